@@ -1,0 +1,184 @@
+"""The whole interface between this package and an engine: `Communicator` and the `Pending` of a running allreduce."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from hvd_trainer.errors import CollectiveError
+
+if TYPE_CHECKING:
+    import torch
+
+OPS = ("sum", "max", "min")
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Where this process stands in the job.
+
+    Args:
+        rank: 0 .. size - 1 over all nodes.
+        size: processes in the job (the world size).
+        local_rank: 0 .. local_size - 1 on this node.
+        local_size: processes of the job on this node.
+        node: 0 .. num_nodes - 1.
+        num_nodes: nodes in the job.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    node: int = 0
+    num_nodes: int = 1
+
+
+class Pending:
+    """An allreduce under way. `wait()` returns the tensor that was passed, now holding the result."""
+
+    def __init__(
+        self, tensor: torch.Tensor, wait: Optional[Callable[[], None]] = None, done: Optional[Callable[[], bool]] = None
+    ) -> None:
+        self.tensor = tensor
+        self._wait, self._done = wait, done
+
+    def done(self) -> bool:
+        """Whether `wait()` would return at once."""
+        return self._wait is None or (self._done is not None and self._done())
+
+    def wait(self) -> torch.Tensor:
+        """Block until the result is in the tensor; calling it again returns it again."""
+        if self._wait is not None:
+            wait, self._wait, self._done = self._wait, None, None
+            wait()
+        return self.tensor
+
+
+class Communicator(abc.ABC):
+    """The ranks of one job. Abstract; each engine is one final class in a file of its own.
+
+    Public methods check their arguments and, in the checked mode, that all ranks ask for the same thing; engines
+    implement the underscored ones. Everything else in this package is built on these.
+
+    Attributes:
+        topology: rank, size, local_rank, ... (also as attributes of their own).
+        device: torch.device on which tensors for `allreduce_` and `broadcast_` live.
+        backend: "none", "mpi", "gloo" or "nccl".
+        engine: "single", "mpi", "horovod" or "torch".
+        timeout_s: seconds after which a collective that nobody answers ends the job.
+        checked: compare (kind, name, shape, dtype, op) over all ranks before each collective; for tests and debugging.
+        where: what the job is doing, for messages ("step 17"); set by whoever drives it.
+    """
+
+    engine: str
+    backend: str
+    where: str = "start"
+
+    def __init__(self, topology: Topology, device: torch.device, timeout_s: float, checked: bool) -> None:
+        self.topology = topology
+        self.device = device
+        self.timeout_s = timeout_s
+        self.checked = checked
+        self._counts: dict[str, int] = {}
+
+    rank = property(lambda self: self.topology.rank)
+    size = property(lambda self: self.topology.size)
+    local_rank = property(lambda self: self.topology.local_rank)
+    local_size = property(lambda self: self.topology.local_size)
+    node = property(lambda self: self.topology.node)
+    num_nodes = property(lambda self: self.topology.num_nodes)
+
+    def unique_name(self, prefix: str) -> str:
+        """`prefix.0`, `prefix.1`, ...: the same on all ranks as long as all ranks ask in the same order."""
+        number = self._counts.get(prefix, 0)
+        self._counts[prefix] = number + 1
+        return f"{prefix}.{number}"
+
+    def allreduce_(self, tensor: torch.Tensor, name: str, op: str = "sum") -> Pending:
+        """Reduce `tensor` over all ranks, in place and asynchronously; the result is the same bits on all ranks.
+
+        Args:
+            tensor: any shape (also empty, zero-dimensional or not contiguous) of float16, bfloat16, float32, float64,
+                int32, int64, uint8 or bool on `device`. 16-bit floats are summed in float32 and rounded once.
+            name: equal on all ranks, and not in flight already.
+            op: "sum", "max" or "min".
+
+        Returns:
+            A Pending; the tensor must not be touched before its `wait()`.
+
+        Raises:
+            CollectiveError: unknown op, a name that is in flight, or (checked mode) ranks that disagree.
+        """
+        if op not in OPS:
+            raise CollectiveError(f"allreduce_({name!r}, op={op!r})", f"op one of {', '.join(OPS)}", "a mean is a sum divided once")
+        self._check("allreduce", name, tensor, op)
+        return self._allreduce_(tensor, name, op)
+
+    def broadcast_(self, tensor: torch.Tensor, root: int = 0, name: str = "broadcast") -> torch.Tensor:
+        """Overwrite `tensor` on all ranks with the root's, in place; returns it."""
+        self._check("broadcast", name, tensor, str(root))
+        self._broadcast_(tensor, root, name)
+        return tensor
+
+    def gather_objects(self, obj: Any, name: str = "gather") -> list[Any]:
+        """Every rank's object, in rank order, on every rank (by pickle: for small things)."""
+        self._check("gather_objects", name, None, "")
+        return self._gather_objects(obj, name)
+
+    def broadcast_object(self, obj: Any, root: int = 0, name: str = "object") -> Any:
+        """The root's object on every rank (by pickle); what other ranks pass is ignored."""
+        self._check("broadcast_object", name, None, str(root))
+        return self._broadcast_object(obj, root, name)
+
+    def barrier(self, name: str = "barrier") -> None:
+        """Return when all ranks have come here."""
+        self._check("barrier", name, None, "")
+        self._barrier(name)
+
+    @abc.abstractmethod
+    def abort(self, code: int) -> None:
+        """End the processes of all ranks now, with this exit code (1..255) where the launcher passes it on. No return."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Leave the job in good order; the communicator cannot be used afterwards. A second call does nothing."""
+
+    @abc.abstractmethod
+    def _allreduce_(self, tensor: torch.Tensor, name: str, op: str) -> Pending: ...
+
+    @abc.abstractmethod
+    def _broadcast_(self, tensor: torch.Tensor, root: int, name: str) -> None: ...
+
+    @abc.abstractmethod
+    def _gather_objects(self, obj: Any, name: str) -> list[Any]: ...
+
+    @abc.abstractmethod
+    def _broadcast_object(self, obj: Any, root: int, name: str) -> Any: ...
+
+    @abc.abstractmethod
+    def _barrier(self, name: str) -> None: ...
+
+    def _check(self, kind: str, name: str, tensor: Optional[torch.Tensor], detail: str) -> None:
+        """In the checked mode: raise on all ranks, naming rank, tensor and shapes, where the ranks' calls differ."""
+        if not self.checked or self.size == 1:
+            return
+        shape = None if tensor is None else tuple(tensor.shape)
+        dtype = None if tensor is None else str(tensor.dtype).replace("torch.", "")
+        calls = self._gather_objects((kind, name, shape, dtype, detail), "checked")
+        if any(call != calls[0] for call in calls):
+            raise CollectiveError(
+                f"the ranks do not ask for the same collective at {self.where}:\n" + describe_calls(calls),
+                "the same kind, name, shape, dtype and op on every rank",
+                "look for an `if rank == 0:` around a collective, or for ranks with different models or code",
+            )
+
+
+def describe_calls(calls: list[tuple]) -> str:
+    """One line a rank for the calls compared by the checked mode."""
+    lines = []
+    for rank, (kind, name, shape, dtype, detail) in enumerate(calls):
+        what = "" if shape is None else f" shape {list(shape)} {dtype}"
+        lines.append(f"  rank {rank}: {kind} {name!r}{what} {detail}".rstrip())
+    return "\n".join(lines)

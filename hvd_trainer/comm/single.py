@@ -1,0 +1,41 @@
+"""One process, nobody to talk to: for notebooks and small data, and the oracle that tests compare N ranks with."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from hvd_trainer.comm.api import Communicator, Pending, Topology
+
+
+class SingleCommunicator(Communicator):
+    """The job of one rank: every collective is the identity."""
+
+    engine = "single"
+    backend = "none"
+
+    def __init__(self, device: torch.device = torch.device("cpu"), timeout_s: float = 600.0, checked: bool = False) -> None:
+        super().__init__(Topology(), device, timeout_s, checked)
+
+    def _allreduce_(self, tensor: torch.Tensor, name: str, op: str) -> Pending:
+        return Pending(tensor)
+
+    def _broadcast_(self, tensor: torch.Tensor, root: int, name: str) -> None:
+        pass
+
+    def _gather_objects(self, obj: Any, name: str) -> list[Any]:
+        return [obj]
+
+    def _broadcast_object(self, obj: Any, root: int, name: str) -> Any:
+        return obj
+
+    def _barrier(self, name: str) -> None:
+        pass
+
+    def abort(self, code: int) -> None:
+        os._exit(code)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,64 @@
+"""A loss (or a metric) is a sum and its weight; the mean is taken once, after everything was added."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Union
+
+from hvd_trainer.errors import LossError
+
+if TYPE_CHECKING:
+    import torch
+
+Number = Union[int, float, "torch.Tensor"]
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """A sum over samples (tokens, pixels) and the weight that belongs to it.
+
+    Sums add over micro-batches and over ranks, so `sum of totals / sum of weights` is the exact mean for any split;
+    a mean of means is not, as soon as two shards differ.
+
+    Args:
+        total: scalar (a number or a tensor with one element): the SUM of the values, not their mean.
+        weight: number >= 0 (or such a tensor): how many samples, tokens, ... the sum covers.
+
+    Raises:
+        LossError: `total` or `weight` is a tensor with more than one element, or not a number at all.
+
+    Example:
+        >>> a, b = Weighted(10.0, 10), Weighted(6.0, 2)     # means 1.0 and 3.0
+        >>> (a + b).mean                                    # not 2.0
+        1.3333333333333333
+        >>> Weighted(0.0, 0).mean                           # nothing seen: no mean, not an error
+        nan
+    """
+
+    total: Number
+    weight: Number
+
+    def __post_init__(self) -> None:
+        for name, value in (("total", self.total), ("weight", self.weight)):
+            shape = getattr(value, "shape", None)
+            if shape is None and not isinstance(value, (int, float)):
+                raise LossError(
+                    f"Weighted({name}=...) is a {type(value).__name__}",
+                    "a number or a tensor with one element",
+                    'return ht.Weighted(F.cross_entropy(logits, y, reduction="sum"), len(y))',
+                )
+            if shape is not None and value.numel() != 1:
+                raise LossError(
+                    f"Weighted({name}=...) has shape {tuple(shape)}",
+                    "one element: the sum over the samples and their number",
+                    'sum it first, e.g. reduction="sum"',
+                )
+
+    def __add__(self, other: Weighted) -> Weighted:
+        return Weighted(self.total + other.total, self.weight + other.weight)
+
+    @property
+    def mean(self) -> float:
+        """`total / weight` as a float; NaN where the weight is 0."""
+        weight = float(self.weight)
+        return float(self.total) / weight if weight else float("nan")
