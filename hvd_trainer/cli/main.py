@@ -1,0 +1,17 @@
+"""`hvd-trainer`: the group that holds the commands."""
+
+from __future__ import annotations
+
+import click
+
+from hvd_trainer.cli.doctor import doctor
+from hvd_trainer.cli.install_horovod import install_horovod
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Data-parallel training for PyTorch over Horovod or MPI."""
+
+
+main.add_command(doctor)
+main.add_command(install_horovod)
