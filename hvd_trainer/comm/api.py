@@ -43,13 +43,24 @@ class Pending:
     ) -> None:
         self.tensor = tensor
         self._wait, self._done = wait, done
+        self._flying: Optional[set[str]] = None
+        self._name = ""
+
+    def track(self, flying: set[str], name: str) -> Pending:
+        """Keep `name` in `flying` until `wait()`; returns self."""
+        flying.add(name)
+        self._flying, self._name = flying, name
+        return self
 
     def done(self) -> bool:
-        """Whether `wait()` would return at once."""
+        """Whether `wait()` would return at once. Asking makes nothing happen: an engine may work only inside `wait()`."""
         return self._wait is None or (self._done is not None and self._done())
 
     def wait(self) -> torch.Tensor:
         """Block until the result is in the tensor; calling it again returns it again."""
+        if self._flying is not None:
+            self._flying.discard(self._name)
+            self._flying = None
         if self._wait is not None:
             wait, self._wait, self._done = self._wait, None, None
             wait()
@@ -81,7 +92,10 @@ class Communicator(abc.ABC):
         self.device = device
         self.timeout_s = timeout_s
         self.checked = checked
+        self.closed = False
+        self.on_close: list[Callable[[], None]] = []
         self._counts: dict[str, int] = {}
+        self._flying: set[str] = set()
 
     rank = property(lambda self: self.topology.rank)
     size = property(lambda self: self.topology.size)
@@ -113,11 +127,27 @@ class Communicator(abc.ABC):
         """
         if op not in OPS:
             raise CollectiveError(f"allreduce_({name!r}, op={op!r})", f"op one of {', '.join(OPS)}", "a mean is a sum divided once")
+        if name in self._flying:
+            raise CollectiveError(
+                f"allreduce_({name!r}): this name is under way already, at {self.where}",
+                "one operation of a name at a time",
+                "call wait() on the first, or comm.unique_name(prefix)",
+            )
         self._check("allreduce", name, tensor, op)
-        return self._allreduce_(tensor, name, op)
+        return self._allreduce_(tensor, name, op).track(self._flying, name)
 
     def broadcast_(self, tensor: torch.Tensor, root: int = 0, name: str = "broadcast") -> torch.Tensor:
-        """Overwrite `tensor` on all ranks with the root's, in place; returns it."""
+        """Overwrite `tensor` on all ranks with the root's, in place; returns it.
+
+        Args:
+            tensor: as for `allreduce_`; the values are moved bit by bit.
+            root: 0 .. size - 1.
+            name: equal on all ranks.
+
+        Raises:
+            CollectiveError: no such root, or (checked mode) ranks that disagree.
+        """
+        self._check_root("broadcast_", name, root)
         self._check("broadcast", name, tensor, str(root))
         self._broadcast_(tensor, root, name)
         return tensor
@@ -129,6 +159,7 @@ class Communicator(abc.ABC):
 
     def broadcast_object(self, obj: Any, root: int = 0, name: str = "object") -> Any:
         """The root's object on every rank (by pickle); what other ranks pass is ignored."""
+        self._check_root("broadcast_object", name, root)
         self._check("broadcast_object", name, None, str(root))
         return self._broadcast_object(obj, root, name)
 
@@ -141,9 +172,12 @@ class Communicator(abc.ABC):
     def abort(self, code: int) -> None:
         """End the processes of all ranks now, with this exit code (1..255) where the launcher passes it on. No return."""
 
-    @abc.abstractmethod
     def close(self) -> None:
         """Leave the job in good order; the communicator cannot be used afterwards. A second call does nothing."""
+        if not self.closed:
+            self.closed = True
+            for tell in self.on_close:
+                tell()
 
     @abc.abstractmethod
     def _allreduce_(self, tensor: torch.Tensor, name: str, op: str) -> Pending: ...
@@ -160,8 +194,14 @@ class Communicator(abc.ABC):
     @abc.abstractmethod
     def _barrier(self, name: str) -> None: ...
 
+    def _check_root(self, kind: str, name: str, root: int) -> None:
+        if not 0 <= root < self.size:
+            raise CollectiveError(f"{kind}({name!r}, root={root})", f"root 0 .. {self.size - 1}", "name a rank of this job")
+
     def _check(self, kind: str, name: str, tensor: Optional[torch.Tensor], detail: str) -> None:
         """In the checked mode: raise on all ranks, naming rank, tensor and shapes, where the ranks' calls differ."""
+        if self.closed:
+            raise CollectiveError(f"{kind} {name!r} after close()", fix="close the communicator at the very end of the program")
         if not self.checked or self.size == 1:
             return
         shape = None if tensor is None else tuple(tensor.shape)

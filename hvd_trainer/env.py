@@ -1,0 +1,98 @@
+"""The one place that reads or sets environment variables: what launchers put there, what users may set.
+
+Variables of our own, all optional. They are set by whoever starts the job, so they win over the arguments in the script:
+
+    HVD_TRAINER_BACKEND     as `ht.init(backend=...)`
+    HVD_TRAINER_ENGINE      as `ht.init(engine=...)`
+    HVD_TRAINER_TIMEOUT_S   as `ht.init(timeout_s=...)`
+    HVD_TRAINER_CHECKED     1 compares every collective over the ranks (slow: tests, debugging); 0 does not
+
+(`hvd_trainer.launcher` runs before anything is installed and keeps its own list.)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, MutableMapping
+from typing import Optional
+
+from hvd_trainer.errors import ConfigError
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+LAUNCH_PREFIXES = ("OMPI_COMM_WORLD_", "PMIX_RANK", "PMI_", "MPI_LOCAL", "SLURM_", "HOROVOD_", "RANK", "WORLD_SIZE", "LOCAL_")
+
+
+def snapshot() -> dict[str, str]:
+    """All variables as they are now, as a copy: what the pure functions of `comm.launched` take."""
+    return dict(os.environ)
+
+
+def launch_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables in `env` that say who started this process, for messages.
+
+    Example:
+        >>> launch_variables({"PMI_RANK": "1", "HOME": "/root"})
+        {'PMI_RANK': '1'}
+    """
+    wanted = ("RANK", "SIZE", "NTASKS", "PROCID", "NUM_TASKS", "LOCALID", "LOCALNRANKS", "STEP_ID", "JOB_ID", "CONTROLLER")
+    return {k: env[k] for k in sorted(env) if k.startswith(LAUNCH_PREFIXES) and k.endswith(wanted)}
+
+
+def own_setting(name: str, given: object) -> tuple[object, str]:
+    """`HVD_TRAINER_<name>` where it is set, else what the script gave; and the variable's name where it decided.
+
+    Example:
+        >>> own_setting("NO_SUCH_SETTING", "auto")
+        ('auto', '')
+    """
+    variable = f"HVD_TRAINER_{name}"
+    value = os.environ.get(variable, "").strip()
+    return (value, variable) if value else (given, "")
+
+
+def checked(given: Optional[bool]) -> bool:
+    """Whether every collective is compared over the ranks: HVD_TRAINER_CHECKED, else what the script gave, else not.
+
+    Raises:
+        ConfigError: the variable is neither 0 nor 1.
+    """
+    value, variable = own_setting("CHECKED", given)
+    if not variable:
+        return bool(given)
+    if value not in ("0", "1"):
+        raise ConfigError(f"{variable}={value}", "0 or 1", f"unset {variable}")
+    return value == "1"
+
+
+def user_threads(env: Mapping[str, str]) -> str:
+    """The first variable by which the user fixed the CPU threads, as "OMP_NUM_THREADS=4"; "" where there is none."""
+    for name in THREAD_VARIABLES:
+        if env.get(name, "").strip():
+            return f"{name}={env[name].strip()}"
+    return ""
+
+
+def visible_devices(env: Mapping[str, str]) -> Optional[str]:
+    """CUDA_VISIBLE_DEVICES, None where it is not set."""
+    return env.get("CUDA_VISIBLE_DEVICES")
+
+
+def set_default(name: str, value: str, env: Optional[MutableMapping[str, str]] = None) -> None:
+    """Set a variable for the libraries loaded later, unless the user set it."""
+    (os.environ if env is None else env).setdefault(name, value)
+
+
+def quiet_polling(timeout_s: float) -> None:
+    """Settings under which the threads of MPI and Horovod do not eat the compute; call before either is initialised.
+
+    Without the first, a rank that waits inside Open MPI keeps its core busy: a transformer step of 99 ms took 161 ms.
+    Gloo gives up after 30 s of its own; the job's own limit is `timeout_s` seconds.
+    """
+    set_default("OMPI_MCA_mpi_yield_when_idle", "1")
+    set_default("HOROVOD_GLOO_TIMEOUT_SECONDS", str(max(1, int(-(-timeout_s // 1)))))
+
+
+def use_horovod_operations(kind: str) -> None:
+    """Fix Horovod's controller and CPU operations to "mpi" or "gloo": mixing the two crashes (SIGSEGV)."""
+    set_default("HOROVOD_CONTROLLER", kind)
+    set_default("HOROVOD_CPU_OPERATIONS", kind)
