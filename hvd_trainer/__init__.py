@@ -1,0 +1,52 @@
+"""Data-parallel training of PyTorch models under horovodrun, mpirun or SLURM, with the answer of one device.
+
+Importing this package loads neither torch nor an MPI: each name below is fetched when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+# Public name -> module that defines it.
+_PUBLIC = {
+    "BatchPlan": "hvd_trainer.plan",
+    "Callback": "hvd_trainer.train.callbacks.base",
+    "Checkpoint": "hvd_trainer.train.callbacks.checkpoint",
+    "DistributedOptimizer": "hvd_trainer.optim.distributed",
+    "Evaluate": "hvd_trainer.train.callbacks.evaluate",
+    "JsonLines": "hvd_trainer.train.callbacks.jsonl",
+    "Loader": "hvd_trainer.data.loader",
+    "Progress": "hvd_trainer.train.callbacks.progress",
+    "ScalingRule": "hvd_trainer.optim.scaling",
+    "TensorBoard": "hvd_trainer.train.callbacks.tensorboard",
+    "Trainer": "hvd_trainer.train.trainer",
+    "Warmup": "hvd_trainer.train.callbacks.warmup",
+    "Weighted": "hvd_trainer.values",
+    "broadcast_model": "hvd_trainer.optim.replicas",
+    "evaluate": "hvd_trainer.train.evaluation",
+    "init": "hvd_trainer.comm.connect",
+    "replica_check": "hvd_trainer.optim.replicas",
+    "run": "hvd_trainer.train.run",
+    "scale_lr": "hvd_trainer.optim.scaling",
+}
+_PUBLIC_MODULES = {"errors": "hvd_trainer.errors", "schedules": "hvd_trainer.optim.schedules"}
+
+__all__ = sorted([*_PUBLIC, *_PUBLIC_MODULES, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    elif name in _PUBLIC_MODULES:
+        value = importlib.import_module(_PUBLIC_MODULES[name])
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,129 @@
+"""One folder of checkpoints: written beside and renamed, so that whatever has its final name is complete."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+
+from hvd_trainer.errors import CheckpointError
+
+FORMAT = 1
+_NAME = re.compile(r"step-(\d{10})")
+
+
+class Store:
+    """Checkpoints `step-0000000046/{state.pt,manifest.json}` in one folder. Used on one rank only.
+
+    Args:
+        folder: made when the first checkpoint is written.
+        keep: how many of the newest to keep, >= 1.
+    """
+
+    def __init__(self, folder: str | os.PathLike, keep: int = 3) -> None:
+        self.folder, self.keep = Path(folder), keep
+
+    def save(self, step: int, state: dict[str, Any], manifest: dict[str, Any]) -> Path:
+        """Write one checkpoint; what was there before stays loadable until this one is complete.
+
+        Raises:
+            CheckpointError: the folder cannot be written (no permission, no space); older checkpoints are untouched.
+        """
+        final = self.folder / f"step-{step:010d}"
+        temporary = self.folder / f".{final.name}.{os.getpid()}.tmp"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._sweep()
+            temporary.mkdir()
+            with open(temporary / "state.pt", "wb") as file:
+                torch.save(state, file)
+                _to_disk(file)
+            size = (temporary / "state.pt").stat().st_size
+            with open(temporary / "manifest.json", "w") as file:
+                json.dump({"format": FORMAT, "step": step, "state_bytes": size, **manifest}, file, indent=1)
+                _to_disk(file)
+            if final.exists():
+                shutil.rmtree(final)
+            os.rename(temporary, final)
+            _sync_folder(self.folder)
+        except (OSError, RuntimeError) as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise CheckpointError(
+                f"the checkpoint of step {step} cannot be written to {self.folder}: {error}",
+                "a folder with write permission and room",
+                f"df -h {self.folder}; older checkpoints there are complete",
+            ) from error
+        for old in self.complete()[: -self.keep]:
+            shutil.rmtree(old, ignore_errors=True)
+        return final
+
+    def complete(self) -> list[Path]:
+        """All complete checkpoints, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        found = [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name) and (path / "manifest.json").is_file()]
+        return sorted(found, key=lambda path: path.name)
+
+    def latest(self) -> Optional[Path]:
+        """The newest complete checkpoint, or None."""
+        found = self.complete()
+        return found[-1] if found else None
+
+    def _sweep(self) -> None:
+        """Remove what a killed run left half written."""
+        for path in self.folder.glob(".step-*.tmp"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def load(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any]]:
+    """State and manifest of one checkpoint, tensors on the CPU.
+
+    Args:
+        path: a folder `step-...`, or a folder of them (then the newest).
+
+    Raises:
+        CheckpointError: there is none, it is of another format, or a file is damaged.
+    """
+    folder = Path(path)
+    if not (folder / "manifest.json").is_file():
+        latest = Store(folder).latest()
+        if latest is None:
+            raise CheckpointError(
+                f"no checkpoint in {folder}", "a folder written by ht.Checkpoint", "correct resume=, or leave it out to start anew"
+            )
+        folder = latest
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        if manifest["format"] != FORMAT:
+            raise CheckpointError(
+                f"{folder} has format {manifest['format']}", f"format {FORMAT}", "load it with the release that wrote it"
+            )
+        state_file = folder / "state.pt"
+        if state_file.stat().st_size != manifest["state_bytes"]:
+            raise CheckpointError(f"{state_file} has {state_file.stat().st_size} bytes, {manifest['state_bytes']} were written")
+        return torch.load(state_file, map_location="cpu", weights_only=True), manifest
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"{folder} is damaged: {type(error).__name__}: {error}", "", f"remove {folder}; the run then resumes from the one before"
+        ) from error
+
+
+def _to_disk(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,149 @@
+"""A rank's share of each global batch, as micro-batches; a pure function of (seed, epoch, step)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import numpy as np
+from torch.utils.data import Dataset, default_collate
+
+from hvd_trainer.comm.api import Communicator
+from hvd_trainer.comm.derived import agree
+from hvd_trainer.data.order import sample_order
+from hvd_trainer.errors import ConfigError, DataError
+from hvd_trainer.plan import BatchPlan
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What one forward pass sees.
+
+    Args:
+        data: what the collate function made of the samples.
+        num_samples: how many went in, >= 1.
+        last: whether it is this rank's last one of the step.
+    """
+
+    data: Any
+    num_samples: int
+    last: bool
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """One rank's share of one global batch; iterate for the micro-batches (none where the rank has no sample).
+
+    Args:
+        step: number of the step in its epoch, from 0.
+        global_samples: samples of the global batch over all ranks.
+        indices: this rank's samples, one list a micro-batch.
+    """
+
+    step: int
+    global_samples: int
+    indices: list[list[int]]
+    _fetch: Callable[[list[int]], Any]
+
+    def __iter__(self) -> Iterator[MicroBatch]:
+        for number, indices in enumerate(self.indices):
+            yield MicroBatch(self._fetch(indices), len(indices), last=number == len(self.indices) - 1)
+
+
+class Loader:
+    """Batches of a map-style data set for this rank, the same global batches in the same order for any number of ranks.
+
+    Args:
+        dataset: has `len()` and `[index]` (and maybe `__getitems__`); the same length on all ranks.
+        plan: global batch and micro-batch; made for this number of ranks.
+        comm: the ranks.
+        seed: of the shuffle; epoch e of seed s has the same order everywhere.
+        shuffle: False: in the data set's own order.
+        drop_last: leave out the last global batch of an epoch where it is smaller; else it is kept and weighted exactly.
+        collate_fn: list of samples -> batch; default: torch's `default_collate`.
+
+    Raises:
+        ConfigError: the plan was made for another number of ranks, or `dataset` is not map-style.
+        DataError: no samples, or ranks whose data sets differ in length.
+
+    Example:
+        >>> import hvd_trainer as ht
+        >>> comm = ht.init(engine="single")
+        >>> loader = ht.Loader(list(range(10)), ht.BatchPlan(global_batch=4, num_ranks=1), comm, seed=0)
+        >>> loader.steps_per_epoch, [micro.num_samples for step in loader.epoch(0) for micro in step]
+        (3, [4, 4, 2])
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        plan: BatchPlan,
+        comm: Communicator,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        collate_fn: Optional[Callable[[list], Any]] = None,
+    ) -> None:
+        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+            raise ConfigError(
+                f"Loader({type(dataset).__name__})", "a map-style data set: len(dataset) and dataset[index]", "wrap it in one that has both"
+            )
+        if plan.num_ranks != comm.size:
+            raise ConfigError(
+                f"the plan is for {plan.num_ranks} ranks, the job has {comm.size}", "the same number", "BatchPlan(num_ranks=comm.size, ...)"
+            )
+        self.dataset, self.plan, self.comm = dataset, plan, comm
+        self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
+        self.num_samples = len(dataset)
+        agree(comm, (self.num_samples, seed, shuffle, drop_last, plan), "length of the data set, seed, shuffle, drop_last and plan")
+        self.steps_per_epoch = plan.steps_per_epoch(self.num_samples, drop_last)
+        self._collate = collate_fn or default_collate
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        """Optimizer steps in an epoch."""
+        return self.steps_per_epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that plain iteration goes through next."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        """This rank's batches of one epoch, bare. Own loops take `epoch()`, which also says where a step ends."""
+        for step in self.epoch(self._epoch):
+            for micro in step:
+                yield micro.data
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[StepBatch]:
+        """The steps of an epoch from `first_step` (0: all of them), the same number on every rank."""
+        for step in range(first_step, self.steps_per_epoch):
+            begin = step * self.plan.global_batch
+            count = min(self.plan.global_batch, self.num_samples - begin)
+            mine_begin, mine_end = self.plan.rank_slice(self.comm.rank, count)
+            positions = np.arange(begin + mine_begin, begin + mine_end)
+            order = sample_order(positions, self.num_samples, self.seed, epoch) if self.shuffle else positions
+            indices, at = [], 0
+            for size in self.plan.micro_batches(self.comm.rank, count):
+                indices.append(order[at : at + size].tolist())
+                at += size
+            yield StepBatch(step, count, indices, self._fetch)
+
+    def _fetch(self, indices: list[int]) -> Any:
+        try:
+            samples = fetch_samples(self.dataset, indices)
+        except IndexError as error:
+            raise DataError(
+                f"the data set has len() {self.num_samples} but failed with {error!r} for one of the indices {indices[:8]}...",
+                "a sample for every index below its length",
+                "correct its __len__ or __getitem__",
+            ) from error
+        return self._collate(samples)
+
+
+def fetch_samples(dataset: Dataset, indices: list[int]) -> list:
+    """The samples at `indices`, at once where the data set can."""
+    if hasattr(dataset, "__getitems__"):
+        return dataset.__getitems__(indices)
+    return [dataset[index] for index in indices]

@@ -1,0 +1,378 @@
+"""`DistributedOptimizer`: the user's optimizer, fed with the exact mean gradient over all ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any, Callable, Optional, Union
+
+import torch
+
+from hvd_trainer.comm.api import Communicator
+from hvd_trainer.errors import ConfigError, LossError, NonFiniteError
+from hvd_trainer.log import say
+from hvd_trainer.optim.buckets import DEFAULT_BUCKET_BYTES
+from hvd_trainer.optim.clip import check_limit, clip_norm_, clip_value_
+from hvd_trainer.optim.rates import SCALE, scale_groups
+from hvd_trainer.optim.reducer import Reducer
+from hvd_trainer.optim.replicas import broadcast_tensors
+from hvd_trainer.optim.scaling import RuleLike, checked_factor, scaling_rule
+from hvd_trainer.plan import BatchPlan
+from hvd_trainer.values import Weighted
+
+STATE_KEY = "hvd_trainer"
+ADAM_HINT = (
+    "hint: {name} with lr_scaling='linear' (factor {factor:g}): Adam-like optimizers divide by the gradient's own size, so\n"
+    "      their steps do not shrink as the batch grows and linear scaling often diverges; 'sqrt' or 'none' is the usual rule\n"
+    "      (Malladi et al. 2022, arXiv 2205.10287)."
+)
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Holds a torch optimizer; averages gradients over ranks, scales the learning rate, and steps the held optimizer.
+
+    It is a torch Optimizer by interface, so that schedulers accept it, and passes `param_groups`, `state` and
+    `defaults` of the held one through: nothing is copied, no state is dropped, no step is taken but by `step()`.
+
+    With `opt.backward(Weighted(total, weight))` the gradient is exactly `d(sum of totals) / (sum of weights)` over all
+    micro-batches and ranks, however uneven they are; a rank without data calls only `step()`. With a plain
+    `loss.backward()` every rank that has gradients counts the same, and the reduction happens in `step()`.
+
+    Args:
+        optimizer: any torch optimizer; parameters are made equal to rank 0's, existing state is kept.
+        comm: from `ht.init()`.
+        lr_scaling: "linear", "sqrt", "none", a number > 0 or a ScalingRule. Rates are multiplied once, here.
+        plan: gives global and reference batch; without it the global batch is `comm.size` times the reference.
+        named_parameters: names for messages, as `model.named_parameters()` gives them.
+        loss_reduction: "mean" or "sum", for plain tensors given to `backward`.
+        clip_norm: clip the averaged gradient to this 2-norm in each `step()`; `last_grad_norm` has the norm before.
+        clip_value: clamp each component of the averaged gradient.
+        bucket_bytes: size of the flat buffers that travel, in bytes.
+        overlap: send buckets during the last backward of a step.
+        scheduler_is_rebased: allow a scheduler made before wrapping; for callers (ht.Trainer) that let it work in
+            reference rates and scale what it says.
+
+    Raises:
+        ConfigError: no parameters, a rate that is negative or not finite, an unknown rule, a scheduler that was made
+            on the optimizer before it was wrapped (it would undo the scaling).
+        CollectiveError: the ranks' parameters differ.
+
+    Example:
+        >>> import hvd_trainer as ht
+        >>> w = torch.nn.Parameter(torch.tensor([0.0]))
+        >>> opt = ht.DistributedOptimizer(torch.optim.SGD([w], lr=0.1), ht.init(engine="single"))
+        >>> opt.backward(ht.Weighted((w - 1).square().sum() * 2, 2)); opt.step(); opt.zero_grad()
+        >>> round(w.item(), 4)
+        0.2
+
+    Source: Goyal et al. 2017, arXiv 1706.02677, section 3 (normalise by the total batch).
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        comm: Communicator,
+        *,
+        lr_scaling: RuleLike = "linear",
+        plan: Optional[BatchPlan] = None,
+        named_parameters: Optional[Iterable[tuple[str, torch.nn.Parameter]]] = None,
+        loss_reduction: Optional[str] = None,
+        clip_norm: Optional[float] = None,
+        clip_value: Optional[float] = None,
+        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        overlap: bool = True,
+        scheduler_is_rebased: bool = False,
+    ) -> None:
+        # Not super().__init__(): that would build groups and state of its own beside the held optimizer's.
+        if isinstance(optimizer, DistributedOptimizer) or not isinstance(optimizer, torch.optim.Optimizer):
+            raise ConfigError(
+                f"DistributedOptimizer({type(optimizer).__name__})",
+                "a torch optimizer that is not wrapped yet",
+                "ht.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), comm)",
+            )
+        if loss_reduction not in (None, "mean", "sum"):
+            raise ConfigError(f"loss_reduction={loss_reduction!r}", '"mean" or "sum"', "or return ht.Weighted from the loss")
+        check_limit("clip_norm", clip_norm)
+        check_limit("clip_value", clip_value)
+        self.optimizer, self.comm = optimizer, comm
+        self.clip_norm, self.clip_value = clip_norm, clip_value
+        self.last_grad_norm: Optional[float] = None
+        self.last_loss: Optional[Weighted] = None
+        self.steps_done = 0
+        self._loss_reduction = loss_reduction
+        self._bucket_bytes, self._overlap = bucket_bytes, overlap
+        self._name = comm.unique_name("opt")
+        self._names = {id(param): name for name, param in named_parameters or ()}
+        self._reducer: Optional[Reducer] = None
+        self._nominal_weight = _power_of_two(plan.global_batch) if plan else 1.0
+        self._nominal_is_fixed = plan is not None
+        self._clear_window()
+
+        self._rule = scaling_rule(lr_scaling)
+        self.reference_batch = plan.reference if plan else None
+        ratio = plan.batch_ratio if plan else Fraction(comm.size)
+        self.lr_scale = checked_factor(self._rule, ratio * (self.reference_batch or 1), self.reference_batch or 1)
+        self._scheduler_is_rebased = scheduler_is_rebased
+        self._scale_rates()
+        self._ensure_reducer()
+        broadcast_tensors([p for group in self.param_groups for p in group["params"]], comm, self._name)
+        if self._rule.name == "linear" and self.lr_scale != 1 and "betas" in optimizer.defaults:
+            say(ADAM_HINT.format(name=type(optimizer).__name__, factor=self.lr_scale), rank=comm.rank)
+
+    # -- what torch code expects of an optimizer, passed through to the held one ------------------------------------
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        return self.optimizer.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self.optimizer.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        return self.optimizer.defaults
+
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({self.optimizer!r}, ranks={self.comm.size}, lr_scale={self.lr_scale:g})"
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's; the new group's rate is scaled like the others, its parameters made equal on all ranks."""
+        self.optimizer.add_param_group(param_group)
+        self._scale_rates()
+        broadcast_tensors(self.param_groups[-1]["params"], self.comm, self.comm.unique_name(f"{self._name}.group"))
+
+    def register_step_pre_hook(self, hook: Callable) -> Any:
+        return self.optimizer.register_step_pre_hook(hook)
+
+    def register_step_post_hook(self, hook: Callable) -> Any:
+        return self.optimizer.register_step_post_hook(hook)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's; also ends the step's window, so that the weights collected so far are forgotten."""
+        if self._reducer is not None:
+            self._reducer.discard()
+        self._clear_window()
+        self.optimizer.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The held optimizer's ordinary state_dict (it loads into a plain optimizer) with one more key of ours."""
+        ours = {
+            "steps_done": self.steps_done,
+            "lr_scale": self.lr_scale,
+            "nominal_weight": self._nominal_weight if self._nominal_is_fixed else None,
+            "reference_batch": None if self.reference_batch is None else str(self.reference_batch),
+            "num_ranks": self.comm.size,
+        }
+        return {**self.optimizer.state_dict(), STATE_KEY: ours}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state_dict of this class or of a plain optimizer; schedulers stay attached.
+
+        Rates that were scaled when they were saved keep that scale (the recipe of the first start, whatever the number
+        of ranks now); rates from a plain optimizer are scaled as at wrapping.
+        """
+        ours = state_dict.get(STATE_KEY)
+        self.optimizer.load_state_dict({key: value for key, value in state_dict.items() if key != STATE_KEY})
+        if ours is not None:
+            self.steps_done = ours["steps_done"]
+            if self.lr_scale != ours["lr_scale"]:
+                say(
+                    f"resumed: {ours['num_ranks']} -> {self.comm.size} ranks; the learning rate keeps the factor "
+                    f"{ours['lr_scale']:g} of the first start",
+                    rank=self.comm.rank,
+                )
+            self.lr_scale = ours["lr_scale"]
+            if ours["nominal_weight"] is not None:
+                self._nominal_weight, self._nominal_is_fixed = ours["nominal_weight"], True
+            if ours["reference_batch"] is not None:
+                self.reference_batch = Fraction(ours["reference_batch"])
+        scale_groups(self.param_groups, self.lr_scale)
+
+    # -- one step: backward (once or several times), then step ------------------------------------------------------
+
+    def backward(
+        self, loss: Union[Weighted, torch.Tensor, None], *, weight: Optional[float] = None, last: bool = True
+    ) -> None:
+        """Add this micro-batch's gradients; the last one of a step sends buckets while it runs.
+
+        Args:
+            loss: `Weighted(total, weight)`; or a plain scalar tensor where `loss_reduction` was given; or None for a
+                rank that has no data in this step.
+            weight: for plain tensors, the number of samples. A "mean" without it counts as one, like every other.
+            last: False before the last micro-batch of a step.
+
+        Raises:
+            LossError: not a scalar, no gradient, a weight that is negative or not finite, or left-over gradients.
+        """
+        reducer = self._ensure_reducer()
+        self.comm.where = f"step {self.steps_done + 1}"
+        if not self._in_window and reducer.holds_gradients():
+            raise LossError(
+                f"gradients are left over when step {self.steps_done + 1} begins",
+                "none: they would be added to this step's",
+                "call opt.zero_grad() after opt.step()",
+            )
+        if self._synchronized:
+            raise LossError(
+                f"opt.backward after opt.synchronize (or clipping) in step {self.steps_done + 1}",
+                "all backwards of a step before its gradients are averaged",
+                "pass last=False before the last micro-batch, clip after it",
+            )
+        self._in_window = True
+        if loss is None:
+            return
+        total, seed, local_weight = self._as_sum(loss, weight)
+        armed = last and self._overlap
+        if armed:
+            reducer.arm()
+        try:
+            torch.autograd.backward(total, torch.full_like(total, seed / self._nominal_weight))
+        finally:
+            reducer.disarm()
+        self._weight += local_weight
+        # Stays a tensor until the step ends: reading it here would make a GPU wait for every micro-batch.
+        self._total = self._total + total.detach().double().sum() * seed
+
+    def synchronize(self) -> None:
+        """Finish the averaging now: until `step()`, `param.grad` holds the mean gradient, the same on all ranks.
+
+        Raises:
+            NonFiniteError: the loss is NaN or infinite on some rank; on all ranks, before anything was updated.
+            LossError: the weight is 0 on every rank, or ranks mixed `opt.backward` with `loss.backward`.
+        """
+        if self._synchronized:
+            return
+        reducer = self._ensure_reducer()
+        self.comm.where = f"step {self.steps_done + 1}"
+        plain = not self._in_window and any(param.grad is not None for param in reducer.params)
+        self._total = float(self._total)
+        numbers = [self._weight + plain, self._total, float(plain), float(self._in_window)]
+        (weight, total, num_plain, num_ours), _ = reducer.flush(numbers)
+        if num_plain and num_ours:
+            raise LossError(
+                f"at {self.comm.where} {num_plain:g} ranks called loss.backward() and {num_ours:g} called opt.backward(...)",
+                "the same on all ranks",
+                "use opt.backward(ht.Weighted(total, weight)) everywhere",
+            )
+        if not math.isfinite(total):
+            self._raise_non_finite()
+        if weight == 0:
+            raise LossError(
+                f"the loss has weight 0 on every rank at {self.comm.where}: there is nothing to average",
+                "at least one sample (token, pixel) that counts, on some rank",
+                "look for a batch whose labels are all ignored, and skip it on all ranks",
+            )
+        reducer.scale_((1.0 if num_plain else self._nominal_weight) / weight)
+        self.last_loss = None if num_plain else Weighted(total, weight)
+        if num_ours and not self._nominal_is_fixed:
+            # The first step went out unscaled; from now on gradients have ordinary magnitudes on their way.
+            self._nominal_weight, self._nominal_is_fixed = _power_of_two(weight), True
+        self._synchronized = True
+
+    def clip_grad_norm_(self, max_norm: float) -> float:
+        """Average, then clip the mean gradient's 2-norm to `max_norm` > 0; returns the norm before clipping."""
+        check_limit("max_norm", max_norm)
+        self.synchronize()
+        return clip_norm_(self._reducer.params, max_norm)
+
+    def clip_grad_value_(self, max_value: float) -> None:
+        """Average, then clamp each component of the mean gradient to [-max_value, max_value]."""
+        check_limit("max_value", max_value)
+        self.synchronize()
+        clip_value_(self._reducer.params, max_value)
+
+    def step(self, closure: Optional[Callable] = None) -> None:
+        """Average what was collected, clip, and let the held optimizer take one step.
+
+        Raises:
+            ConfigError: a closure is given.
+            NonFiniteError, LossError: see `synchronize`.
+        """
+        if closure is not None:
+            raise ConfigError(
+                "step(closure)",
+                "step() without a closure",
+                "a closure evaluates the loss again inside the step, after the averaging: call opt.backward(...) and then "
+                "opt.step(); optimizers that need closures (LBFGS) are not supported",
+            )
+        self.synchronize()
+        if self.clip_norm is not None:
+            self.last_grad_norm = clip_norm_(self._reducer.params, self.clip_norm)
+        if self.clip_value is not None:
+            clip_value_(self._reducer.params, self.clip_value)
+        self.optimizer.step()
+        self.steps_done += 1
+        self._clear_window()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _clear_window(self) -> None:
+        self._in_window = False
+        self._synchronized = False
+        self._weight = 0.0
+        self._total: Union[float, torch.Tensor] = 0.0
+
+    def _as_sum(self, loss: Union[Weighted, torch.Tensor], weight: Optional[float]) -> tuple[torch.Tensor, float, float]:
+        """The tensor to differentiate, the factor that makes it a sum over samples, and its weight."""
+        fix = 'return ht.Weighted(F.cross_entropy(logits, y, reduction="sum"), len(y))'
+        if isinstance(loss, Weighted):
+            total, seed, weight = loss.total, 1.0, float(loss.weight)
+        elif isinstance(loss, torch.Tensor):
+            if self._loss_reduction is None:
+                raise LossError("the loss is a plain tensor, which does not say whether it is a mean or a sum", "ht.Weighted", fix + ', or say loss_reduction="mean"')
+            if weight is None and self._loss_reduction == "sum":
+                raise LossError('a plain loss with loss_reduction="sum" and no weight', "the number of samples", "opt.backward(loss, weight=len(y))")
+            total, weight = loss, 1.0 if weight is None else float(weight)
+            seed = weight if self._loss_reduction == "mean" else 1.0
+        else:
+            raise LossError(f"the loss is a {type(loss).__name__}", "ht.Weighted(total, weight), or a scalar tensor with loss_reduction=", fix)
+        if not isinstance(total, torch.Tensor) or not total.is_floating_point():
+            raise LossError(f"the loss's total is a {getattr(total, 'dtype', type(total).__name__)}", "a floating-point tensor", fix)
+        if total.numel() != 1:
+            raise LossError(f"the loss has shape {list(total.shape)}", "one number: the sum (or mean) over the samples", fix)
+        if not total.requires_grad:
+            raise LossError("the loss has no gradient", "a loss that depends on the model's parameters", "look for torch.no_grad(), .detach(), .item() or frozen parameters")
+        if not (math.isfinite(weight) and weight >= 0):
+            raise LossError(f"the loss has weight {weight}", "a finite number >= 0", "pass the number of samples")
+        return total, seed, weight
+
+    def _ensure_reducer(self) -> Reducer:
+        """The reducer for the parameters that are trainable now: made again when some were frozen, unfrozen or added."""
+        params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        if self._reducer is not None and len(params) == len(self._reducer.params):
+            if all(mine is theirs for mine, theirs in zip(self._reducer.params, params)):
+                return self._reducer
+        if not params:
+            raise ConfigError("the optimizer holds no trainable parameter", "at least one with requires_grad=True", "pass model.parameters(), or unfreeze something")
+        if self._reducer is not None:
+            self._reducer.detach()
+        named = [(self._names.get(id(p), f"param{number}"), p) for number, p in enumerate(params)]
+        self._reducer = Reducer(named, self.comm, self._bucket_bytes, self.comm.unique_name(f"{self._name}.plan"))
+        return self._reducer
+
+    def _scale_rates(self) -> None:
+        unscaled = any(SCALE not in group for group in self.param_groups)
+        early = unscaled and self.lr_scale != 1 and not self._scheduler_is_rebased
+        if early and hasattr(self.optimizer.step, "_wrapped_by_lr_sched"):
+            raise ConfigError(
+                "a learning-rate scheduler was made on this optimizer before it was wrapped; it would undo the scaling",
+                f"a scheduler made on the wrapped optimizer, whose rate is already multiplied by {self.lr_scale:g}",
+                "wrap first: opt = ht.DistributedOptimizer(...), then StepLR(opt, ...); or give it to ht.Trainer(schedule=...)",
+            )
+        scale_groups(self.param_groups, self.lr_scale)
+
+    def _raise_non_finite(self) -> None:
+        totals = self.comm.gather_objects(self._total, f"{self._name}.non_finite")
+        ranks = [rank for rank, total in enumerate(totals) if not math.isfinite(total)]
+        raise NonFiniteError(
+            f"the loss is {', '.join(f'{totals[r]} on rank {r}' for r in ranks) or 'not finite'} at {self.comm.where}; no parameter was changed",
+            "a finite loss",
+            "lower the learning rate, warm up longer, clip (clip_norm=1.0), or look at this step's data",
+        )
+
+
+def _power_of_two(weight: float) -> float:
+    """The power of two next to `weight`: multiplying by it is exact, so the choice does not change a result."""
+    return 2.0 ** round(math.log2(weight)) if weight > 0 else 1.0

@@ -1,0 +1,182 @@
+"""Gradients as views in flat buckets, summed over the ranks, each bucket sent as soon as backward has finished it.
+
+Rules that keep ranks from waiting for each other for ever:
+- buckets are sent strictly in index order, whatever order backward finishes them in on a rank;
+- only an armed backward (the last one of a step) sends; `flush` sends what is left, also on a rank without data;
+- a last small vector travels behind the buckets: the caller's numbers and which parameters this rank used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import torch
+
+from hvd_trainer.comm.api import Communicator, Pending
+from hvd_trainer.errors import CollectiveError
+from hvd_trainer.optim.buckets import ParamSpec, plan_buckets
+
+
+class Reducer:
+    """Sums the gradients of a fixed list of parameters over all ranks.
+
+    Args:
+        named_params: (name, parameter) pairs, all with requires_grad, the same on all ranks.
+        comm: the ranks.
+        bucket_bytes: see `plan_buckets`.
+        name: prefix of the collectives' names, unique in the job.
+
+    Raises:
+        CollectiveError: the ranks' parameters differ in number, name, shape or dtype; raised on all ranks.
+    """
+
+    def __init__(
+        self, named_params: list[tuple[str, torch.nn.Parameter]], comm: Communicator, bucket_bytes: int, name: str
+    ) -> None:
+        self.params = [param for _, param in named_params]
+        self._comm, self._name = comm, name
+        specs = [ParamSpec(n, tuple(p.shape), p.dtype, p.device) for n, p in named_params]
+        check_same_params(specs, comm, name)
+        self.names = [spec.name for spec in specs]
+        self.buckets = plan_buckets(specs, bucket_bytes)
+        self.flats = [torch.zeros(b.numel, dtype=b.dtype, device=b.device) for b in self.buckets]
+        self._views: list[torch.Tensor] = [torch.empty(0)] * len(specs)
+        self._bucket_of = [0] * len(specs)
+        for number, bucket in enumerate(self.buckets):
+            for slot in bucket.slots:
+                self._views[slot.param] = _view(self.flats[number], slot.offset, slot.numel, specs[slot.param])
+                self._bucket_of[slot.param] = number
+        self._armed = False
+        self._seen = [False] * len(specs)  # by the armed backward, so far
+        self._missing = [len(bucket.slots) for bucket in self.buckets]
+        self._sent: list[Pending] = []
+        self._handles = [
+            param.register_post_accumulate_grad_hook(lambda _, index=index: self._on_grad(index))
+            for index, param in enumerate(self.params)
+        ]
+
+    def arm(self) -> None:
+        """From now on a bucket is sent as soon as this backward has finished it; until `disarm`."""
+        self._seen = [False] * len(self.params)
+        self._missing = [len(bucket.slots) for bucket in self.buckets]
+        self._armed = True
+
+    def disarm(self) -> None:
+        """Backward is over: later gradients (of somebody else's loss) send nothing."""
+        self._armed = False
+
+    def flush(self, numbers: list[float]) -> tuple[list[float], list[bool]]:
+        """Send what was not sent, wait for all, and leave the SUM over ranks in the buckets.
+
+        Args:
+            numbers: this rank's numbers, as many on every rank.
+
+        Returns:
+            The sums of `numbers` over all ranks, and for each parameter whether any rank had a gradient for it.
+            Parameters that nobody used have `grad = None` afterwards, all others a view of their bucket.
+        """
+        # A bucket that is under way was complete when it was sent: it must not be touched any more.
+        used = [self._is_sent(index) or self._adopt(index) for index in range(len(self.params))]
+        while len(self._sent) < len(self.buckets):
+            self._send_next()
+        vector = torch.tensor(numbers + [float(u) for u in used], dtype=torch.float64).to(self._comm.device)
+        last = self._comm.allreduce_(vector, f"{self._name}.numbers")
+        for pending in self._sent:
+            pending.wait()
+        self._sent = []
+        summed = last.wait().tolist()
+        used_anywhere = [count > 0 for count in summed[len(numbers) :]]
+        for param, view, is_used in zip(self.params, self._views, used_anywhere):
+            param.grad = view if is_used else None
+        return summed[: len(numbers)], used_anywhere
+
+    def scale_(self, factor: float) -> None:
+        """Multiply all buckets, in place."""
+        if factor != 1.0:
+            for flat in self.flats:
+                flat.mul_(factor)
+
+    def holds_gradients(self) -> bool:
+        """Whether any parameter holds a gradient that is not zero."""
+        grads = [param.grad for param in self.params if param.grad is not None]
+        return any(grad.is_sparse or bool(grad.count_nonzero()) for grad in grads)
+
+    def detach(self) -> None:
+        """Take the hooks off; gradients stay where they are."""
+        for handle in self._handles:
+            handle.remove()
+
+    def discard(self) -> None:
+        """Wait for what is under way and forget it (the caller throws this step's gradients away)."""
+        for pending in self._sent:
+            pending.wait()
+        self._sent = []
+
+    def _on_grad(self, index: int) -> None:
+        if not self._armed:
+            self._adopt(index)
+            return
+        bucket = self._bucket_of[index]
+        if self._is_sent(index):
+            raise CollectiveError(
+                f"parameter {self.names[index]!r} got a gradient after its bucket was sent (reentrant checkpointing, or a "
+                "backward inside backward)",
+                "one gradient a parameter in the last backward of a step",
+                "torch.utils.checkpoint(..., use_reentrant=False), or DistributedOptimizer(..., overlap=False)",
+            )
+        self._adopt(index)
+        if not self._seen[index]:
+            self._seen[index] = True
+            self._missing[bucket] -= 1
+        while len(self._sent) < len(self.buckets) and self._missing[len(self._sent)] == 0:
+            self._send_next()
+
+    def _is_sent(self, index: int) -> bool:
+        return self._bucket_of[index] < len(self._sent)
+
+    def _adopt(self, index: int) -> bool:
+        """Make the parameter's gradient its view of the bucket; False where it has none (the view is then zero)."""
+        grad, view = self.params[index].grad, self._views[index]
+        if grad is view:
+            return True
+        if grad is None:
+            view.zero_()
+            return False
+        view.copy_(grad.to_dense() if grad.is_sparse else grad)
+        self.params[index].grad = view
+        return True
+
+    def _send_next(self) -> None:
+        number = len(self._sent)
+        self._sent.append(self._comm.allreduce_(self.flats[number], f"{self._name}.bucket{number}"))
+
+
+def check_same_params(specs: list[ParamSpec], comm: Communicator, name: str) -> None:
+    """Raise CollectiveError on all ranks, naming rank, tensor and shapes, where the ranks' parameters differ."""
+    lines = [f"{s.name} {list(s.shape)} {str(s.dtype).removeprefix('torch.')}" for s in specs]
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    if len(set(comm.gather_objects(digest, f"{name}.plan"))) == 1:
+        return
+    everyone = comm.gather_objects(lines, f"{name}.plan.lines")
+    found = []
+    for rank, theirs in enumerate(everyone):
+        if theirs == everyone[0]:
+            continue
+        if len(theirs) != len(everyone[0]):
+            found.append(f"  rank {rank} has {len(theirs)} trainable tensors, rank 0 has {len(everyone[0])}")
+        for mine, other in zip(everyone[0], theirs):
+            if mine != other:
+                found.append(f"  rank 0: {mine}; rank {rank}: {other}")
+                break
+    raise CollectiveError(
+        "the ranks do not train the same parameters:\n" + "\n".join(found[:8]),
+        "the same names, shapes and dtypes in the same order on every rank",
+        "build the model from the same config on all ranks (look for sizes taken from local data)",
+    )
+
+
+def _view(flat: torch.Tensor, offset: int, numel: int, spec: ParamSpec) -> torch.Tensor:
+    part = flat[offset : offset + numel]
+    if spec.dtype.is_complex:
+        return torch.view_as_complex(part.view(*spec.shape, 2))
+    return part.view(spec.shape)
+

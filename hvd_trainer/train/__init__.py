@@ -1,0 +1,1 @@
+"""L3: the visible training loop, exact evaluation, and callbacks, one a file."""

@@ -1,0 +1,1 @@
+"""What may happen beside the loop, one callback a file."""

@@ -1,0 +1,38 @@
+"""The hooks of the loop. A callback overrides what it needs; hooks run on all ranks, in the order of the list."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hvd_trainer.train.trainer import StepReport, Trainer
+
+
+class Callback:
+    """Base of all callbacks; every hook does nothing here. See `Trainer.fit` for the moments.
+
+    A hook may talk to the other ranks (it runs on all of them) but must do so on all: print on rank 0 with
+    `if trainer.comm.rank == 0`, compute everywhere.
+    """
+
+    def fit_start(self, trainer: Trainer) -> None:
+        """Everything is built and, where asked for, resumed; no step was taken yet."""
+
+    def step_end(self, trainer: Trainer, report: StepReport) -> None:
+        """One optimizer step is done."""
+
+    def epoch_end(self, trainer: Trainer, row: dict[str, Any]) -> None:
+        """An epoch (or the last part of one) is over: add columns to its row."""
+
+    def row_ready(self, trainer: Trainer, row: dict[str, Any]) -> None:
+        """All columns are there: write, print or save them."""
+
+    def fit_end(self, trainer: Trainer) -> None:
+        """The last step was taken."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive a resume (plain values and tensors); saved by rank 0."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Undo `state_dict`, on all ranks."""

@@ -1,0 +1,54 @@
+"""Save the run, so that the next start goes on at the exact sample."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Optional
+
+from hvd_trainer.checkpoint.store import Store
+from hvd_trainer.comm.on_root import on_root
+from hvd_trainer.errors import ConfigError
+from hvd_trainer.train.callbacks.base import Callback
+
+if TYPE_CHECKING:
+    from hvd_trainer.train.trainer import StepReport, Trainer
+
+
+class Checkpoint(Callback):
+    """Write `folder/step-.../` on rank 0: after epochs, after steps, and when the run ends.
+
+    Args:
+        folder: of this run alone. `trainer.fit(..., resume="auto")` goes on from its newest checkpoint.
+        every_epochs: >= 1.
+        every_steps: also within epochs; >= 1.
+        keep: how many of the newest to keep, >= 1.
+    """
+
+    def __init__(self, folder: str | os.PathLike, *, every_epochs: int = 1, every_steps: Optional[int] = None, keep: int = 3) -> None:
+        for name, value in (("every_epochs", every_epochs), ("every_steps", every_steps), ("keep", keep)):
+            if value is not None and not value >= 1:
+                raise ConfigError(f"Checkpoint({name}={value!r})", "a whole number >= 1", f"leave {name} out")
+        self.store = Store(folder, keep)
+        self._every_epochs, self._every_steps = every_epochs, every_steps
+        self._saved_at: Optional[int] = None
+
+    def fit_start(self, trainer: Trainer) -> None:
+        self._saved_at = trainer.step if trainer.step else None
+
+    def step_end(self, trainer: Trainer, report: StepReport) -> None:
+        # At the end of an epoch the row comes first: it belongs into the checkpoint.
+        if self._every_steps and trainer.step % self._every_steps == 0 and not trainer.is_epoch_end:
+            self._save(trainer)
+
+    def row_ready(self, trainer: Trainer, row: dict[str, Any]) -> None:
+        if trainer.is_epoch_end and row["epoch"] % self._every_epochs == 0:
+            self._save(trainer)
+
+    def fit_end(self, trainer: Trainer) -> None:
+        if self._saved_at != trainer.step:
+            self._save(trainer)
+
+    def _save(self, trainer: Trainer) -> None:
+        state, manifest = trainer.snapshot()  # on all ranks: random states are gathered
+        on_root(trainer.comm, lambda: str(self.store.save(trainer.step, state, manifest)), trainer.comm.unique_name("checkpoint"))
+        self._saved_at = trainer.step

@@ -1,0 +1,54 @@
+"""Exact metrics on a validation set, into the epoch's row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Optional
+
+from hvd_trainer.errors import ConfigError
+from hvd_trainer.train.callbacks.base import Callback
+from hvd_trainer.train.evaluation import Metrics, evaluate
+
+if TYPE_CHECKING:
+    from hvd_trainer.train.trainer import Trainer
+
+
+class Evaluate(Callback):
+    """Evaluate every few epochs, and always at the end of the run.
+
+    Args:
+        dataset: map-style, the same on all ranks.
+        metrics: (model, data) -> {"name": Weighted}, or {"name": (model, data) -> Weighted}.
+        every_epochs: >= 1.
+        batch_size: samples in one forward pass of one rank.
+        collate_fn: as in `Loader`.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        metrics: Metrics,
+        *,
+        every_epochs: int = 1,
+        batch_size: int = 256,
+        collate_fn: Optional[Callable[[list], Any]] = None,
+    ) -> None:
+        for name, value in (("every_epochs", every_epochs), ("batch_size", batch_size)):
+            if not value >= 1:
+                raise ConfigError(f"Evaluate({name}={value!r})", "a whole number >= 1", f"{name}=1")
+        self._dataset, self._metrics, self._every_epochs = dataset, metrics, every_epochs
+        self._batch_size, self._collate_fn = batch_size, collate_fn
+
+    def epoch_end(self, trainer: Trainer, row: dict[str, Any]) -> None:
+        if row["epoch"] % self._every_epochs and not trainer.is_last_step:
+            return
+        row.update(
+            evaluate(
+                trainer.model,
+                self._dataset,
+                self._metrics,
+                trainer.comm,
+                batch_size=self._batch_size,
+                collate_fn=self._collate_fn,
+            )
+        )

@@ -1,0 +1,77 @@
+"""What a person at a terminal wants to see, on rank 0: a bar for one process at a terminal, else plain lines."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from hvd_trainer.log import say
+from hvd_trainer.train.callbacks.base import Callback
+
+if TYPE_CHECKING:
+    from hvd_trainer.train.trainer import StepReport, Trainer
+
+
+class Progress(Callback):
+    """Loss, rate, samples/s and time left; a line for every epoch, and within long epochs one every few seconds.
+
+    Args:
+        every_s: seconds between lines (or between updates of the bar's text, there at most 0.2).
+    """
+
+    def __init__(self, every_s: float = 10.0) -> None:
+        self._every_s = every_s
+        self._bar: Any = None
+
+    def fit_start(self, trainer: Trainer) -> None:
+        self._started_s = self._shown_s = time.monotonic()
+        self._first_step = trainer.step
+        # Launchers put a pseudo-terminal around each rank and paste its output into files: no bar with several ranks.
+        if trainer.comm.size == 1 and sys.stdout.isatty():
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+            self._bar = Progress(*columns, transient=True)
+            self._task = self._bar.add_task("", total=trainer.total_steps, completed=trainer.step, epoch=trainer.epoch + 1)
+            self._bar.start()
+
+    def step_end(self, trainer: Trainer, report: StepReport) -> None:
+        now = time.monotonic()
+        if trainer.comm.rank != 0 or now - self._shown_s < (0.2 if self._bar else self._every_s):
+            return
+        self._shown_s = now
+        text = f"loss {report.loss:.4f}  lr {report.lr[0]:.4g}  {report.samples_per_s:.0f} samples/s"
+        if self._bar:
+            self._bar.update(self._task, completed=report.step, description=text, epoch=trainer.epoch + 1)
+        else:
+            say(f"epoch {trainer.epoch + 1}  step {report.step}/{trainer.total_steps}  {text}  {self._left(trainer)}")
+
+    def row_ready(self, trainer: Trainer, row: dict[str, Any]) -> None:
+        if trainer.comm.rank != 0:
+            return
+        self._shown_s = time.monotonic()
+        columns = [f"epoch {row['epoch']}", f"step {row['step']}/{trainer.total_steps}"]
+        for name, value in row.items():
+            if name == "samples_per_s":
+                columns.append(f"{value:.0f} samples/s")
+            elif name not in ("epoch", "step"):
+                columns.append(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
+        line = "  ".join(columns + [self._left(trainer)])
+        if self._bar:
+            self._bar.console.print(line, highlight=False)
+            self._bar.update(self._task, completed=trainer.step)
+        else:
+            say(line)
+
+    def fit_end(self, trainer: Trainer) -> None:
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
+
+    def _left(self, trainer: Trainer) -> str:
+        done = trainer.step - self._first_step
+        left_s = (time.monotonic() - self._started_s) / max(done, 1) * (trainer.total_steps - trainer.step)
+        minutes, seconds = divmod(round(left_s), 60)
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours}:{minutes:02d}:{seconds:02d} left" if hours else f"{minutes}:{seconds:02d} left"

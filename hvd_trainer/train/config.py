@@ -1,0 +1,91 @@
+"""Overriding the fields of a user's config from the command line: `--set lr=0.2`, `--config file.yaml`."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hvd_trainer.errors import ConfigError
+
+
+def override(config: Any, argv: Sequence[str]) -> Any:
+    """A copy of `config` with what `argv` says; other arguments are the script's own and left alone.
+
+    Args:
+        config: a dataclass object or a mapping.
+        argv: may hold `--set name=value` and `--config file.yaml`, each several times; later ones win.
+
+    Raises:
+        ConfigError: an unknown field, a value of another type, or a file that cannot be read.
+
+    Example:
+        >>> override({"lr": 0.1, "epochs": 3}, ["--set", "lr=0.2", "--json", "out.json"])
+        {'lr': 0.2, 'epochs': 3}
+    """
+    values: dict[str, Any] = {}
+    arguments = iter(argv)
+    for argument in arguments:
+        option, equals, value = argument.partition("=")
+        if option not in ("--set", "--config"):
+            continue
+        if not equals:
+            value = next(arguments, "")
+        values.update(_assignment(value) if option == "--set" else _read_file(value))
+    known = _fields(config)
+    for name, value in values.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise ConfigError(
+                f"the config has no field {name!r}", ", ".join(known), f"did you mean {near[0]}?" if near else "correct the name"
+            )
+        values[name] = _convert(name, value, known[name])
+    if isinstance(config, Mapping):
+        return {**config, **values}
+    return dataclasses.replace(config, **values)
+
+
+def _fields(config: Any) -> dict[str, Any]:
+    """Name -> expected type; None where nothing is known."""
+    if isinstance(config, Mapping):
+        return {name: None if value is None else type(value) for name, value in config.items()}
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        hints = typing.get_type_hints(type(config))
+        return {field.name: hints[field.name] for field in dataclasses.fields(config)}
+    raise ConfigError(f"config is a {type(config).__name__}", "a dataclass object or a mapping", "@dataclass class Config: lr: float = 0.1")
+
+
+def _assignment(text: str) -> dict[str, Any]:
+    import yaml
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--set {text}", "--set name=value", "e.g. --set lr=0.2")
+    return {name: yaml.safe_load(value)}
+
+
+def _read_file(path: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(path).read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"--config {path}: {error}", "a YAML file with name: value lines", "correct the path or the file") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"--config {path} holds a {type(content).__name__}", "name: value lines", "e.g. lr: 0.2")
+    return content
+
+
+def _convert(name: str, value: Any, wanted: Any) -> Any:
+    """Whole numbers are fine where a float is wanted, and 1e-3 (which YAML reads as text); nothing else is guessed."""
+    if wanted is float and not isinstance(value, bool):
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            pass
+    if wanted in (int, float, str, bool) and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))):
+        raise ConfigError(f"{name}={value!r} is a {type(value).__name__}", f"a {wanted.__name__}", f"--set {name}=...")
+    return value

@@ -1,0 +1,66 @@
+"""The rate of every param group at every step: rate the user gave x schedule x scale x warm-up, in this one place."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from hvd_trainer.optim.distributed import DistributedOptimizer
+from hvd_trainer.optim.rates import REFERENCE, get_rate, set_rate
+from hvd_trainer.optim.scaling import check_rate
+from hvd_trainer.optim.schedules import Timeline, as_schedule, warmup_lr
+
+
+class LearningRate:
+    """Sets the rates before each step.
+
+    The product has no jump where the warm-up ends: its factor is 1 from there on, whatever the schedule does. A torch
+    scheduler never sees scale or warm-up, so it cannot undo them and they cannot disturb its recursion.
+
+    Args:
+        optimizer: wrapped, so that its rates are scaled already.
+        schedule: see `as_schedule`.
+        steps_per_epoch: >= 1.
+        total_steps: of the whole run, >= 1.
+    """
+
+    def __init__(self, optimizer: DistributedOptimizer, schedule: Any, steps_per_epoch: int, total_steps: int) -> None:
+        self._optimizer = optimizer
+        self._schedule = as_schedule(schedule)
+        self.timeline = Timeline(steps_per_epoch, total_steps)
+        self.start_factor = 1.0
+
+    def set_warmup(self, steps: float, start_factor: Optional[float]) -> None:
+        """Warm up over `steps` from `start_factor` x peak; None: from the reference rate."""
+        timeline = self.timeline
+        self.timeline = Timeline(timeline.steps_per_epoch, timeline.total_steps, steps)
+        self.start_factor = min(1.0, 1.0 / self._optimizer.lr_scale) if start_factor is None else start_factor
+
+    def set_length(self, total_steps: int) -> None:
+        """A later `fit` may go on for longer."""
+        self.timeline = Timeline(self.timeline.steps_per_epoch, total_steps, self.timeline.warmup_steps)
+
+    def apply(self, step: int) -> None:
+        """Set the rates for the step that comes after `step` steps.
+
+        Raises:
+            ConfigError: the schedule gave a rate that is negative or not finite; the same on all ranks.
+        """
+        groups = self._optimizer.param_groups
+        warm = warmup_lr(step, reference_lr=self.start_factor, peak_lr=1.0, warmup_steps=self.timeline.warmup_steps)
+        references = [group[REFERENCE] for group in groups]
+        for group, rate in zip(groups, self._schedule.rates(step, self.timeline, references)):
+            set_rate(group, check_rate(rate * (self._optimizer.lr_scale * warm)))
+
+    def current(self) -> list[float]:
+        """The groups' rates as they are set."""
+        return [get_rate(group) for group in self._optimizer.param_groups]
+
+    def after_step(self, step: int, row: Optional[dict[str, Any]]) -> None:
+        """`step` steps are done; `row` is the epoch's row where an epoch ended with it."""
+        self._schedule.after_step(self.timeline, step, row)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._schedule.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._schedule.load_state_dict(state)

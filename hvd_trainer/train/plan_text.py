@@ -1,0 +1,44 @@
+"""The plan that is printed before the first step: what a person checks before walking away."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from hvd_trainer.optim.rates import REFERENCE
+
+if TYPE_CHECKING:
+    from hvd_trainer.train.trainer import Trainer
+
+
+def plan_text(trainer: Trainer) -> str:
+    """The lines, for a trainer that stands before its first step."""
+    loader, opt, timeline = trainer.loader, trainer.optimizer, trainer.learning_rate.timeline
+    plan = loader.plan
+    micro = Counter(plan.micro_batches(rank=0))
+    micro_text = " + ".join(f"{count} x {size}" for size, count in micro.items())
+    uneven = "" if len(set(plan.rank_batches)) == 1 else f" (uneven: {plan.rank_batches[0]} to {plan.rank_batches[-1]} a rank, weighted exactly)"
+    last = loader.num_samples % plan.global_batch
+    if last == 0:
+        tail = "no smaller last batch"
+    else:
+        tail = f"last batch of {last} {'dropped' if loader.drop_last else 'kept, weighted exactly'}"
+    peak = opt.param_groups[0][REFERENCE] * opt.lr_scale
+    reference = opt.param_groups[0][REFERENCE]
+    lines = [
+        f"batch         {plan.global_batch} = {plan.num_ranks} ranks x {plan.rank_batches[0]}{uneven}; micro-batches: {micro_text}",
+        f"data          {loader.num_samples} samples, {loader.steps_per_epoch} steps an epoch, {tail}",
+        f"learning rate {reference:g} for batch {float(opt.reference_batch):g}, peak {peak:g} ({trainer.rule.name}: x {opt.lr_scale:g})",
+    ]
+    if timeline.warmup_steps and trainer.learning_rate.start_factor < 1:
+        start = peak * trainer.learning_rate.start_factor
+        lines.append(f"warm-up       {timeline.warmup_steps:g} steps from {start:g} to {peak:g}")
+    elif timeline.warmup_steps:
+        lines.append("warm-up       none needed: the peak is the reference rate (start_factor= would begin lower)")
+    else:
+        lines.append("warm-up       none")
+    lines.append(
+        f"run           {timeline.total_steps} steps = {timeline.total_steps / loader.steps_per_epoch:g} epochs with "
+        f"{type(opt.optimizer).__name__}" + (f", from step {trainer.step}" if trainer.step else "")
+    )
+    return "plan  " + "\n      ".join(lines)

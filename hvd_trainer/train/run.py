@@ -1,0 +1,53 @@
+"""`run(main)`: start, call, close; and end the whole job where one rank fails."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+from hvd_trainer.comm import guard
+from hvd_trainer.comm.connect import init
+from hvd_trainer.train.config import override
+
+
+def run(
+    main: Callable,
+    config: Any = None,
+    *,
+    backend: str = "auto",
+    engine: str = "auto",
+    timeout_s: float = 600.0,
+    argv: Optional[Sequence[str]] = None,
+) -> Any:
+    """Connect the ranks, call `main(comm, config)` on each (or `main(comm)` without a config), and leave in good order.
+
+    An error that `main` does not catch ends the processes of all ranks, with one message that names rank and step.
+
+    Args:
+        main: the user's function.
+        config: dataclass or mapping whose fields may be overridden by `--set name=value` and `--config file.yaml`.
+        backend: "auto", "nccl", "mpi", "gloo"; see `init`.
+        engine: "auto", "horovod", "mpi", "single"; see `init`.
+        timeout_s: seconds after which a collective that nobody answers ends the job.
+        argv: arguments to look for overrides in; default: the script's own.
+
+    Returns:
+        What `main` returned on this rank.
+
+    Example:
+        >>> import hvd_trainer as ht
+        >>> ht.run(lambda comm, config: (comm.size, config["lr"]), {"lr": 0.1}, engine="single", argv=["--set", "lr=0.2"])
+        (1, 0.2)
+    """
+    comm = None
+    try:
+        if config is not None:
+            config = override(config, sys.argv[1:] if argv is None else argv)
+        comm = init(backend=backend, engine=engine, timeout_s=timeout_s)
+        result = main(comm) if config is None else main(comm, config)
+    except BaseException as error:
+        guard.fail_job(error, comm)
+        raise
+    comm.close()
+    return result

@@ -1,0 +1,317 @@
+"""`Trainer`: the loop, readable from top to bottom; everything that is not the loop is a callback or a function."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import torch
+
+from hvd_trainer.checkpoint import rng
+from hvd_trainer.checkpoint.recipe import check_resume, describe_model, describe_recipe
+from hvd_trainer.checkpoint.store import load
+from hvd_trainer.comm.api import Communicator
+from hvd_trainer.comm.derived import agree
+from hvd_trainer.comm.on_root import on_root
+from hvd_trainer.data.loader import Loader
+from hvd_trainer.errors import ConfigError
+from hvd_trainer.log import say
+from hvd_trainer.optim.distributed import DistributedOptimizer
+from hvd_trainer.optim.replicas import broadcast_model, replica_check
+from hvd_trainer.optim.scaling import RuleLike, scaling_rule
+from hvd_trainer.optim.schedules import TorchSchedule, as_schedule
+from hvd_trainer.train.callbacks.base import Callback
+from hvd_trainer.train.callbacks.checkpoint import Checkpoint
+from hvd_trainer.train.learning_rate import LearningRate
+from hvd_trainer.train.plan_text import plan_text
+from hvd_trainer.train.step import train_step
+from hvd_trainer.values import Weighted
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What callbacks get to know about a step; the same on all ranks but for the times.
+
+    Args:
+        step: optimizer steps done, from 1.
+        loss: exact mean over the global batch, before the update.
+        lr: rate of each param group in this step.
+        samples: of the global batch.
+        samples_per_s: over all ranks, since the epoch began, on this rank's clock.
+        grad_norm: of the averaged gradient before clipping; None without `clip_norm`.
+    """
+
+    step: int
+    loss: float
+    lr: list[float]
+    samples: int
+    samples_per_s: float
+    grad_norm: Optional[float]
+
+
+class Trainer:
+    """Trains a model on all ranks of a job, with the numbers of one rank on the same global batches.
+
+    Args:
+        comm: from `ht.run` or `ht.init()`.
+        model: on `comm.device`; rank 0's parameters and buffers are sent to all.
+        optimizer: any torch optimizer, not wrapped; its rates are those for the reference batch.
+        loss_fn: (model, data) -> Weighted(total, weight), or a plain scalar tensor with `loss_reduction`.
+        lr_scaling: "linear", "sqrt", "none", a number, or a ScalingRule.
+        schedule: a function of the step (factor of the peak), one of `ht.schedules`, or a torch scheduler made on `optimizer`.
+        callbacks: run in this order.
+        loss_reduction: "mean" or "sum" where the loss is a plain tensor; weighted by samples.
+        clip_norm: clip the averaged gradient to this 2-norm.
+        clip_value: clamp each component of the averaged gradient.
+
+    Raises:
+        ConfigError: no parameters, a model on another device, an optimizer that is wrapped already, ...
+
+    Example:
+        >>> import torch, hvd_trainer as ht
+        >>> comm = ht.init(engine="single")
+        >>> data = [(torch.tensor([float(i)]), torch.tensor([2.0 * i])) for i in range(8)]
+        >>> def loss_fn(model, batch):
+        ...     x, y = batch
+        ...     return ht.Weighted((model(x) - y).square().sum(), len(y))
+        >>> model = torch.nn.Linear(1, 1)
+        >>> trainer = ht.Trainer(comm, model, torch.optim.SGD(model.parameters(), lr=0.01), loss_fn)
+        >>> history = trainer.fit(ht.Loader(data, ht.BatchPlan(4, 1), comm), epochs=2)
+        plan  ...
+        >>> [(row["epoch"], row["step"]) for row in history]
+        [(1, 2), (2, 4)]
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss_fn: Callable,
+        *,
+        lr_scaling: RuleLike = "linear",
+        schedule: Any = None,
+        callbacks: Sequence[Callback] = (),
+        loss_reduction: Optional[str] = None,
+        clip_norm: Optional[float] = None,
+        clip_value: Optional[float] = None,
+    ) -> None:
+        _check_parts(comm, model, optimizer, loss_fn, callbacks)
+        self.comm, self.model, self.loss_fn = comm, model, loss_fn
+        self.callbacks = list(callbacks)
+        self.rule = scaling_rule(lr_scaling)
+        self._schedule = as_schedule(schedule)
+        self._user_optimizer = optimizer
+        self._wrap_arguments = {"loss_reduction": loss_reduction, "clip_norm": clip_norm, "clip_value": clip_value}
+        self.optimizer: Optional[DistributedOptimizer] = None
+        self.loader: Optional[Loader] = None
+        self.learning_rate: Optional[LearningRate] = None
+        self.step = 0  # optimizer steps done since the first start
+        self.total_steps = 0
+        self.history: list[dict[str, Any]] = []  # one row for every whole epoch
+        self._epoch_loss = Weighted(0.0, 0.0)
+
+    @property
+    def epoch(self) -> int:
+        """Whole epochs done."""
+        return self.step // self.loader.steps_per_epoch
+
+    @property
+    def is_epoch_end(self) -> bool:
+        return self.step > 0 and self.step % self.loader.steps_per_epoch == 0
+
+    @property
+    def is_last_step(self) -> bool:
+        return self.step >= self.total_steps
+
+    def fit(
+        self, loader: Loader, epochs: Optional[int] = None, *, steps: Optional[int] = None, resume: Optional[str] = None
+    ) -> list[dict[str, Any]]:
+        """Train up to a number of epochs or steps, counted from the first start (a second call goes on).
+
+            wrap the optimizer, send rank 0's model, resume                    callbacks: fit_start
+            until the last step:
+                for each global batch of the epoch, from where the run stands:
+                    set the rates of this step
+                    for each micro-batch: loss, backward                       buckets travel meanwhile
+                    mean over all ranks, clip, update                          callbacks: step_end
+                the epoch's row: loss, rate, samples/s                         callbacks: epoch_end, row_ready
+            callbacks: fit_end
+
+        Args:
+            loader: batches for this rank.
+            epochs: whole passes, >= 1. Give epochs or steps.
+            steps: optimizer steps, >= 1; the run may end within an epoch.
+            resume: None: start anew; "auto": from the newest checkpoint of the Checkpoint callback, if there is one;
+                or a folder of ht.Checkpoint.
+
+        Returns:
+            A row for every epoch (epoch, step, loss, lr, samples_per_s, metrics); the last one may be of a part of one.
+
+        Raises:
+            ConfigError, CheckpointError, LossError, NonFiniteError: on all ranks.
+        """
+        total_steps = _total_steps(loader, epochs, steps)
+        if self.loader is None:
+            self._begin(loader, total_steps, resume)
+        elif loader is not self.loader:
+            raise ConfigError("fit() was called again with another loader", "the same loader", "make a new Trainer for other data")
+        self.total_steps = total_steps
+        self.learning_rate.set_length(total_steps)
+        for callback in self.callbacks:
+            callback.fit_start(self)
+        say(plan_text(self), rank=self.comm.rank)
+
+        part_row: list[dict[str, Any]] = []
+        self.model.train()
+        while not self.is_last_step:
+            row = self._train_epoch()
+            for callback in self.callbacks:
+                callback.epoch_end(self, row)
+            if self.is_epoch_end:
+                self.history.append(row)
+                self._epoch_loss = Weighted(0.0, 0.0)
+                self.learning_rate.after_step(self.step, row)
+            else:
+                part_row = [row]
+            for callback in self.callbacks:
+                callback.row_ready(self, row)
+        for callback in self.callbacks:
+            callback.fit_end(self)
+        return self.history + part_row
+
+    def _train_epoch(self) -> dict[str, Any]:
+        """The rest of the current epoch, or what `total_steps` leaves of it."""
+        epoch, first_step = divmod(self.step, self.loader.steps_per_epoch)
+        samples, started_s = 0, time.perf_counter()
+        for batch in self.loader.epoch(epoch, first_step):
+            self.comm.where = f"step {self.step + 1} (epoch {epoch + 1})"
+            self.learning_rate.apply(self.step)
+            loss = train_step(self.model, self.loss_fn, batch, self.optimizer)
+            self.step += 1
+            samples += batch.global_samples
+            samples_per_s = samples / (time.perf_counter() - started_s)
+            self._epoch_loss = self._epoch_loss + loss
+            lr = self.learning_rate.current()
+            report = StepReport(self.step, loss.mean, lr, batch.global_samples, samples_per_s, self.optimizer.last_grad_norm)
+            if not self.is_epoch_end:
+                self.learning_rate.after_step(self.step, None)
+            for callback in self.callbacks:
+                callback.step_end(self, report)
+            if self.is_last_step:
+                break
+        return {"epoch": epoch + 1, "step": self.step, "loss": self._epoch_loss.mean, "lr": lr[0], "samples_per_s": samples_per_s}
+
+    # -- start and resume -------------------------------------------------------------------------------------------
+
+    def _begin(self, loader: Loader, total_steps: int, resume: Optional[str]) -> None:
+        self.loader = loader
+        agree(self.comm, (total_steps, resume, self.rule.name), "length of the run, resume and lr_scaling")
+        broadcast_model(self.model, self.comm)
+        self.optimizer = DistributedOptimizer(
+            self._user_optimizer,
+            self.comm,
+            lr_scaling=self.rule,
+            plan=loader.plan,
+            named_parameters=self.model.named_parameters(),
+            scheduler_is_rebased=isinstance(self._schedule, TorchSchedule),
+            **self._wrap_arguments,
+        )
+        self.learning_rate = LearningRate(self.optimizer, self._schedule, loader.steps_per_epoch, total_steps)
+        path = self._resume_path(resume)
+        if path is not None:
+            self._resume(path)
+
+    def _resume_path(self, resume: Optional[str]) -> Optional[str]:
+        if resume != "auto":
+            return resume
+        stores = [callback.store for callback in self.callbacks if isinstance(callback, Checkpoint)]
+        if not stores:
+            raise ConfigError('resume="auto" without ht.Checkpoint among the callbacks', "a Checkpoint, which says where", 'ht.Checkpoint("runs/a")')
+        newest = on_root(self.comm, stores[0].latest, self.comm.unique_name("resume.find"))
+        return None if newest is None else str(newest)
+
+    def _resume(self, path: str) -> None:
+        def read() -> dict[str, Any]:
+            state, manifest = load(path)
+            check_resume(manifest, self.model, self.loader, path)
+            return state
+
+        # Rank 0 reads and every rank loads the same bytes; nothing is broadcast piece by piece afterwards.
+        state = on_root(self.comm, read, self.comm.unique_name("resume.read"))
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.learning_rate.load_state_dict(state["schedule"])
+        self.step, self.history = state["step"], state["history"]
+        self._epoch_loss = Weighted(*state["epoch_loss"])
+        for key, callback in _named(self.callbacks):
+            if key in state["callbacks"]:
+                callback.load_state_dict(state["callbacks"][key])
+        if len(state["rng"]) == self.comm.size:
+            rng.set_rng_state(state["rng"][self.comm.rank], self.comm.device)
+        else:
+            rng.reseed(self.loader.seed, self.step, self.comm.rank)
+        replica_check(self.model, self.comm)
+        say(f"resumed from {path} at step {self.step}", rank=self.comm.rank)
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """State and manifest of the run as it stands; call on all ranks (their random states are gathered)."""
+        states = self.comm.gather_objects(rng.get_rng_state(self.comm.device), self.comm.unique_name("rng"))
+        state = {
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.learning_rate.state_dict(),
+            "epoch_loss": [float(self._epoch_loss.total), float(self._epoch_loss.weight)],
+            "history": self.history,
+            "callbacks": {key: callback.state_dict() for key, callback in _named(self.callbacks)},
+            "rng": states,
+        }
+        manifest = {
+            "model": describe_model(self.model),
+            "recipe": describe_recipe(self.loader, self.optimizer.reference_batch),
+            "torch": torch.__version__,
+        }
+        return state, manifest
+
+
+def _named(callbacks: Sequence[Callback]) -> list[tuple[str, Callback]]:
+    """`Name`, `Name.1`, ...: keys that do not depend on the order of different callbacks."""
+    counts: dict[str, int] = {}
+    named = []
+    for callback in callbacks:
+        name = type(callback).__name__
+        number = counts.get(name, 0)
+        counts[name] = number + 1
+        named.append((f"{name}.{number}" if number else name, callback))
+    return named
+
+
+def _total_steps(loader: Loader, epochs: Optional[int], steps: Optional[int]) -> int:
+    if (epochs is None) == (steps is None):
+        raise ConfigError(f"fit(epochs={epochs}, steps={steps})", "one of the two", "trainer.fit(loader, epochs=20)")
+    name, value = ("epochs", epochs) if steps is None else ("steps", steps)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"fit({name}={value!r})", "a whole number >= 1", f"{name}=20")
+    return value if steps is not None else value * loader.steps_per_epoch
+
+
+def _check_parts(comm: Any, model: Any, optimizer: Any, loss_fn: Any, callbacks: Any) -> None:
+    if not isinstance(comm, Communicator):
+        raise ConfigError(f"Trainer(comm={type(comm).__name__})", "what ht.init() returns or ht.run passes to main", "comm = ht.init()")
+    if not isinstance(model, torch.nn.Module) or not any(True for _ in model.parameters()):
+        raise ConfigError(f"the model ({type(model).__name__}) has no parameters", "a torch.nn.Module with parameters", "check how it is built")
+    wrong = next((p.device for p in model.parameters() if p.device != comm.device), None)
+    if wrong is not None:
+        raise ConfigError(f"the model is on {wrong}, this rank's device is {comm.device}", "the same device", "model.to(comm.device) before making the optimizer")
+    if isinstance(optimizer, DistributedOptimizer) or not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(f"Trainer(optimizer={type(optimizer).__name__})", "a torch optimizer, not wrapped", "the Trainer wraps it; pass torch.optim.SGD(...)")
+    if not callable(loss_fn):
+        raise ConfigError(f"Trainer(loss_fn={loss_fn!r})", "a function (model, data) -> ht.Weighted", "pass the function itself")
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise ConfigError(f"callback {callback!r}", "objects of ht.Callback classes", "an object, not the class: ht.Progress()")
+
+
