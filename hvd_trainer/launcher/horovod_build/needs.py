@@ -45,7 +45,7 @@ def missing(facts: Facts, settings: Settings) -> list[Need]:
         wanted = " ".join(f"'{package}'" for package in absent)
         needs.append(Need(f"Python packages for the build are missing: {', '.join(absent)}", f"pip install {wanted}"))
     if not facts.cxx:
-        needs.append(Need("no C++ compiler (c++, g++ or clang++)", "install one, such as Debian's package g++; or set CXX"))
+        needs.append(Need("no C++ compiler (c++, g++ or clang++)", "install one (Debian: g++), or set CXX"))
     if not facts.make:
         needs.append(Need("no make", "install it, such as Debian's package make"))
     if not facts.cmake:

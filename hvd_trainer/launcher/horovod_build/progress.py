@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Callable, TextIO
+from collections.abc import Callable
+from typing import TextIO
 
 _PERCENT = re.compile(r"^\s*\[\s*(\d{1,3})%\]")
 _PLAIN_LINE_EVERY_S = 20.0
@@ -19,9 +20,7 @@ class Progress:
         terminal: whether `out` can rewrite a line; None asks it.
     """
 
-    def __init__(
-        self, out: TextIO, clock: Callable[[], float] = time.monotonic, terminal: bool | None = None
-    ) -> None:
+    def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic, terminal: bool | None = None) -> None:
         self._out, self._clock = out, clock
         self._terminal = out.isatty() if terminal is None else terminal
         self._start = self._last = clock()

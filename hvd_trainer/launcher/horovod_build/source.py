@@ -49,9 +49,23 @@ def _fetch(settings: Settings, archive: Path) -> None:
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
         # pip looks into the archive for its metadata; HOROVOD_* of the caller must not bring a build along.
-        command = [settings.python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "horovod",
-                   "--no-build-isolation", "--dest", folder, f"horovod=={HOROVOD_VERSION}"]  # fmt: skip
-        done = subprocess.run(command, env=settings.base_env, capture_output=True, text=True, errors="replace", check=False)
+        command = [
+            settings.python,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-binary",
+            "horovod",
+            "--no-build-isolation",
+            "--dest",
+            folder,
+            f"horovod=={HOROVOD_VERSION}",
+        ]
+        done = subprocess.run(
+            command, env=settings.base_env, capture_output=True, text=True, errors="replace", check=False
+        )
         fetched = Path(folder) / _ARCHIVE
         if done.returncode != 0 or not fetched.is_file():
             lines = [line for line in done.stderr.splitlines() if line.strip()][-4:]

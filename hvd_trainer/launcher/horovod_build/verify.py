@@ -26,8 +26,16 @@ def verify(settings: Settings, timeout_s: float = 180.0) -> tuple[dict[str, Any]
     # Elsewhere than in the caller's folder, where something else may be called horovod.
     with tempfile.TemporaryDirectory() as folder:
         try:
-            done = subprocess.run([settings.python, "-c", _QUESTION], cwd=folder, env=settings.base_env, text=True,
-                                  capture_output=True, errors="replace", timeout=timeout_s, check=False)  # fmt: skip
+            done = subprocess.run(
+                [settings.python, "-c", _QUESTION],
+                cwd=folder,
+                env=settings.base_env,
+                text=True,
+                capture_output=True,
+                errors="replace",
+                timeout=timeout_s,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             return {}, f"importing horovod.torch took more than {timeout_s:.0f} s"
     for line in done.stdout.splitlines():

@@ -1,0 +1,25 @@
+"""The list of all options. A new one is a promise to keep: add it here, and say in the commit why it is needed."""
+
+import click
+
+from hvd_trainer.cli.main import main
+from hvd_trainer.launcher.install_horovod import parser
+
+OPTIONS = {
+    "doctor": {"--json"},
+    "install-horovod": {
+        "--cache", "--dry-run", "--help", "--jobs", "--mpicxx", "--no-gloo", "--no-mpi", "--no-repairs", "--rebuild",
+    },
+}  # fmt: skip
+
+
+def test_the_options_are_the_ones_that_were_agreed():
+    found = {
+        name: {word for p in command.params if isinstance(p, click.Option) for word in p.opts if word.startswith("--")}
+        for name, command in main.commands.items()
+    }
+    # This command has a parser of its own, because it must run without click.
+    found["install-horovod"] = {
+        word for action in parser()._actions for word in action.option_strings if word.startswith("--")
+    }
+    assert found == OPTIONS

@@ -1,0 +1,39 @@
+"""What the compiler is told, without compiling."""
+
+import dataclasses
+import subprocess
+from pathlib import Path
+
+from hvd_trainer.launcher.horovod_build import build
+from hvd_trainer.launcher.horovod_build.finish import relative_runpath
+from hvd_trainer.launcher.horovod_build.settings import Settings
+from tests.launcher.sample import FACTS
+
+
+def test_the_wrapper_puts_the_standard_last(tmp_path):
+    facts = dataclasses.replace(FACTS, cxx="/bin/echo", standard=20)
+    wrapper = build.compiler_wrapper(tmp_path, facts, Settings(cache=tmp_path, path="", cxx="ignored -flag"))
+    done = subprocess.run([wrapper, "-std=gnu++14", "a b.cc"], capture_output=True, text=True, check=True)
+    assert done.stdout == "-flag -std=gnu++14 a b.cc -std=c++20\n"
+
+
+def test_the_environment_holds_decisions_and_no_stray_ones(tmp_path):
+    settings = Settings(
+        cache=tmp_path, path="/bin", jobs=3, with_mpi=False, base_env={"HOROVOD_GPU_OPERATIONS": "MPI", "HOME": "/h"}
+    )
+    env = build.environment(FACTS, settings, tmp_path / "cxx")
+    assert env["HOROVOD_WITHOUT_MPI"] == env["HOROVOD_WITH_GLOO"] == env["HOROVOD_WITH_PYTORCH"] == "1"
+    assert "HOROVOD_GPU_OPERATIONS" not in env and "HOROVOD_WITH_MPI" not in env
+    assert env["MAKEFLAGS"] == "-j3" and env["HOME"] == "/h" and env["CXX"] == str(tmp_path / "cxx")
+    assert env["PATH"].split(":")[0] == "/opt/mpi/bin"
+
+
+def test_library_folders_become_relative_inside_the_environment(tmp_path):
+    site = Path("/v/lib/python3.11/site-packages")
+    found = relative_runpath(
+        f"/v/lib:/v/lib/python3.11/site-packages/torch/lib:{tmp_path}:/gone/lib:/v/lib",
+        Path("horovod/torch/mpi_lib.so"),
+        site,
+        Path("/v"),
+    )
+    assert found == f"$ORIGIN/../../../..:$ORIGIN/../../torch/lib:{tmp_path}"
