@@ -14,7 +14,7 @@ def test_the_wrapper_puts_the_standard_last(tmp_path):
     facts = dataclasses.replace(FACTS, cxx="/bin/echo", standard=20)
     wrapper = build.compiler_wrapper(tmp_path, facts, Settings(cache=tmp_path, path="", cxx="ignored -flag"))
     done = subprocess.run([wrapper, "-std=gnu++14", "a b.cc"], capture_output=True, text=True, check=True)
-    assert done.stdout == "-flag -std=gnu++14 a b.cc -std=c++20\n"
+    assert done.stdout == "-flag -std=gnu++14 a b.cc -std=c++20 -g0\n"
 
 
 def test_the_environment_holds_decisions_and_no_stray_ones(tmp_path):

@@ -15,14 +15,20 @@ from hvd_trainer.launcher.horovod_build.progress import Progress
 from hvd_trainer.launcher.horovod_build.settings import Settings
 
 
+def last_words(standard: int) -> list[str]:
+    """What every call of the compiler ends with; part of the wheel's key."""
+    return [f"-std=c++{standard}", "-g0"]
+
+
 def compiler_wrapper(folder: Path, facts: Facts, settings: Settings) -> Path:
     """Write a compiler that ends its arguments with the C++ standard torch needs.
 
     Horovod asks for C++14 and cmake puts that flag after CXXFLAGS, where it wins; only the very last word counts.
+    The release is always compiled with debugging symbols, which nobody reads and which cost a fifth of the time.
     """
     wrapper = folder / "cxx"
     words = [facts.cxx, *shlex.split(settings.cxx)[1:]]
-    wrapper.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@" -std=c++{facts.standard}\n')
+    wrapper.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@" {" ".join(last_words(facts.standard))}\n')
     wrapper.chmod(0o755)
     return wrapper
 

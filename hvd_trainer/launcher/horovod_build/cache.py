@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_trainer.launcher.horovod_build import HOROVOD_VERSION
+from hvd_trainer.launcher.horovod_build.build import last_words
 from hvd_trainer.launcher.horovod_build.facts import Facts
 from hvd_trainer.launcher.horovod_build.repairs import Repair
 from hvd_trainer.launcher.horovod_build.settings import Settings
@@ -37,7 +38,7 @@ def inputs(facts: Facts, settings: Settings, repairs: tuple[Repair, ...], movabl
         "gloo": settings.with_gloo,
         "cuda": facts.cuda.version if facts.cuda.gpu else "none",
         "compiler": facts.cxx_version,
-        "cxx_standard": facts.standard,
+        "flags": last_words(facts.standard),
         "environment": "any" if movable else sys.prefix,
     }
 
