@@ -19,7 +19,7 @@ _SIGNS = (
         r"Temporary failure in name resolution|NewConnectionError"
         r"|No matching distribution found|Could not find a version",
         "the package index could not be reached, or has no such package",
-        "check the network and `pip config list`; or set PIP_FIND_LINKS to an offline folder (with make: WHEELS=folder)",
+        "check the network and `pip config list`; or PIP_FIND_LINKS=offline folder (with make: WHEELS=)",
     ),
     (
         r"Could NOT find CUDAToolkit|Could NOT find NCCL|nvcc fatal|Unsupported gpu architecture",

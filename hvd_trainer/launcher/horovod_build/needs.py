@@ -10,9 +10,9 @@ from hvd_trainer.launcher.horovod_build.facts import Facts, has_module
 from hvd_trainer.launcher.horovod_build.settings import Settings
 
 # Imported by Horovod's own setup.py, which without isolation must find them here; then the build's tools.
-# name of the module -> name to install. The upper bound of setuptools is where it dropped pkg_resources.
+# name of the module -> name to install. pkg_resources is the part of setuptools that its later releases dropped.
 _PYTHON_PARTS = {
-    "setuptools": "setuptools<81",
+    "pkg_resources": "setuptools<81",
     "wheel": "wheel",
     "packaging": "packaging",
     "cloudpickle": "cloudpickle",
