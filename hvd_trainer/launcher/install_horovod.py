@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -99,12 +98,11 @@ def install(settings: Settings, *, rebuild: bool = False, dry_run: bool = False)
     if absent:
         what = "".join(f"\n    - {need.what}\n      get it: {need.cure}" for need in absent)
         raise MissingPartError(f"Horovod cannot be built here yet:{what}", fix="then run this command again")
-    # The scratch folder lies on the cache's disk, whose room was checked.
-    with cache.lock(settings.cache), tempfile.TemporaryDirectory(prefix="build-", dir=settings.cache) as work:
+    with cache.lock(settings.cache), cache.scratch(settings.cache) as work:
         kept = None if rebuild else cache.find(settings.cache, wheel_key)
         if kept and _install_and_check(kept, settings, facts, from_cache=True):
             return 0
-        wheel = _build(settings, facts, chosen, {"key": wheel_key, "inputs": inputs}, Path(work))
+        wheel = _build(settings, facts, chosen, {"key": wheel_key, "inputs": inputs}, work)
         _install_and_check(cache.keep(settings.cache, wheel_key, wheel), settings, facts, from_cache=False)
     return 0
 

@@ -1,6 +1,9 @@
 """The key changes with everything that a wheel depends on, and with nothing else."""
 
 import dataclasses
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +12,8 @@ from hvd_trainer.launcher.horovod_build.cuda import Cuda
 from hvd_trainer.launcher.horovod_build.repairs import REPAIRS
 from hvd_trainer.launcher.horovod_build.settings import Settings
 from tests.launcher.sample import FACTS
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def key(facts=FACTS, repairs=REPAIRS, movable=True, **settings):
@@ -60,3 +65,26 @@ def test_keep_find_drop(tmp_path):
     assert cache.find(tmp_path / "c", "k") == kept and kept.read_bytes() == b"zip"
     cache.drop(tmp_path / "c", "k")
     assert cache.find(tmp_path / "c", "k") is None
+
+
+def test_what_a_killed_build_left_is_removed(tmp_path):
+    (tmp_path / "build-old" / "deep").mkdir(parents=True)
+    with cache.lock(tmp_path), cache.scratch(tmp_path) as work:
+        assert work.is_dir() and not (tmp_path / "build-old").exists()
+    assert not work.exists()
+
+
+def test_a_second_build_waits_and_says_so(tmp_path):
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from hvd_trainer.launcher.horovod_build import cache
+        with cache.lock(Path(sys.argv[1])):
+            print("in", flush=True)
+    """
+    with cache.lock(tmp_path):
+        second = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        assert "waiting for it" in second.stdout.readline()
+    assert second.communicate(timeout=30)[0] == "in\n"

@@ -109,14 +109,20 @@ def pip_wheel(
             text=True,
             errors="replace",
         )
-        for line in _lines_or_ticks(process):
-            if line is None:
-                progress.tick()
-            else:
-                stream.write(line)
-                # pip indents what the build prints.
-                progress.see(line.strip())
-        code = process.wait()
+        try:
+            for line in _lines_or_ticks(process):
+                if line is None:
+                    progress.tick()
+                else:
+                    stream.write(line)
+                    # pip indents what the build prints.
+                    progress.see(line.strip())
+            code = process.wait()
+        finally:
+            # Ctrl-C: the compilers got it too; pip must be gone before its folder is removed.
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
     progress.done()
     wheels = list(into.glob("horovod-*.whl"))
     return wheels[0] if code == 0 and wheels else None

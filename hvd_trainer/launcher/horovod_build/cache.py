@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,8 +79,24 @@ def lock(cache: Path) -> Iterator[None]:
     """One build at a time in one cache: two would fight for memory, and the second finds the first one's wheel."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("  another Horovod build uses this cache; waiting for it", flush=True)
+            fcntl.flock(stream, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def scratch(cache: Path) -> Iterator[Path]:
+    """A folder to build in, on the cache's disk, whose room was checked; to be called under the lock.
+
+    What a killed build left behind is removed first: nobody else can be using it.
+    """
+    for left in cache.glob("build-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="build-", dir=cache, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def _mpi_place(mpicxx: str) -> str:
