@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import Any, Callable, Optional
 
+import torch
+
+from hvd_trainer.comm import staging
 from hvd_trainer.errors import CollectiveError
-
-if TYPE_CHECKING:
-    import torch
 
 OPS = ("sum", "max", "min")
 
@@ -133,6 +133,7 @@ class Communicator(abc.ABC):
                 "one operation of a name at a time",
                 "call wait() on the first, or comm.unique_name(prefix)",
             )
+        staging.check(tensor, self.device, f"allreduce_ {name!r}")
         self._check("allreduce", name, tensor, op)
         return self._allreduce_(tensor, name, op).track(self._flying, name)
 
@@ -148,7 +149,8 @@ class Communicator(abc.ABC):
             CollectiveError: no such root, or (checked mode) ranks that disagree.
         """
         self._check_root("broadcast_", name, root)
-        self._check("broadcast", name, tensor, str(root))
+        staging.check(tensor, self.device, f"broadcast_ {name!r}")
+        self._check("broadcast", name, tensor, f"root {root}")
         self._broadcast_(tensor, root, name)
         return tensor
 
@@ -160,7 +162,7 @@ class Communicator(abc.ABC):
     def broadcast_object(self, obj: Any, root: int = 0, name: str = "object") -> Any:
         """The root's object on every rank (by pickle); what other ranks pass is ignored."""
         self._check_root("broadcast_object", name, root)
-        self._check("broadcast_object", name, None, str(root))
+        self._check("broadcast_object", name, None, f"root {root}")
         return self._broadcast_object(obj, root, name)
 
     def barrier(self, name: str = "barrier") -> None:

@@ -51,8 +51,7 @@ def init(backend: str = "auto", engine: str = "auto", timeout_s: float = 600.0, 
     refuse_second_start()
     variables = env.snapshot()
     started = launched.read(variables)
-    if started.size > 1:
-        guard.install(None)
+    guard.install(None)
     backend, backend_from = env.own_setting("BACKEND", backend)
     engine, engine_from = env.own_setting("ENGINE", engine)
     limit = check_timeout(*env.own_setting("TIMEOUT_S", timeout_s))
@@ -61,10 +60,10 @@ def init(backend: str = "auto", engine: str = "auto", timeout_s: float = 600.0, 
     _current = comm
     if comm.size != started.size:
         raise StartError(*lonely(comm, started))
-    if comm.size > 1:
-        guard.install(comm)
-        comm.on_close.append(guard.uninstall)
-        atexit.register(guard.at_exit, comm)
+    guard.install(comm)
+    comm.on_close.append(guard.uninstall)
+    atexit.register(guard.at_exit, comm)  # after the engine's own handlers, so it runs before them
+    comm.on_close.append(lambda: atexit.unregister(guard.at_exit))
     words = settle(comm, variables)
     names = ", ".join(name for name in (engine_from, backend_from) if name)
     reason = f"{choice.reason}; {names} is set" if names else choice.reason

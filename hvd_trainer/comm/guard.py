@@ -38,32 +38,38 @@ class OtherRankEnded(CollectiveError):
 
 
 class Guard:
-    """The hooks of one job: `sys.excepthook` and `sys.exit` (which calls no hook) lead to `fail_job`."""
+    """The hooks of one job: `sys.excepthook`, and for several ranks `sys.exit`, which calls no hook."""
 
     def __init__(self, comm: Optional[Communicator]) -> None:
         self.comm = comm
         self.exit_status: object = None
         self._excepthook, self._exit = sys.excepthook, sys.exit
+        self._on_error, self._on_exit = self.on_error, self.on_exit  # bound once, to be recognised in `remove`
 
     def install(self) -> None:
-        sys.excepthook = self.on_error
-        sys.exit = self.on_exit
+        sys.excepthook = self._on_error
+        if place(self.comm)[1] > 1:
+            sys.exit = self._on_exit
 
     def remove(self) -> None:
         """Put the hooks back, unless somebody has put theirs on top since."""
-        if sys.excepthook == self.on_error:
+        if sys.excepthook is self._on_error:
             sys.excepthook = self._excepthook
-        if sys.exit == self.on_exit:
+        if sys.exit is self._on_exit:
             sys.exit = self._exit
 
     def on_error(self, kind: type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
-        fail_job(error.with_traceback(trace), self.comm)
+        if place(self.comm)[1] > 1:
+            fail_job(error, self.comm)
+        if isinstance(error, HvdTrainerError):
+            log.warn(f"hvd_trainer: {kind.__name__}: {error}")
+        else:
+            self._excepthook(kind, error, trace)
 
-    def on_exit(self, status: object = None) -> NoReturn:
-        """`sys.exit` raises as ever; if it then really ends the program, the other ranks are told by `at_exit`."""
+    def on_exit(self, status: object = None) -> None:
+        """`sys.exit` raises as ever; if that really ends the program, `at_exit` tells the other ranks."""
         self.exit_status = status
         self._exit(status)
-        raise AssertionError("sys.exit returned")
 
 
 def install(comm: Optional[Communicator]) -> None:
@@ -83,10 +89,13 @@ def uninstall() -> None:
 
 
 def at_exit(comm: Communicator) -> None:
-    """Registered by `init`: a program that leaves through `sys.exit(7)` without closing ends the job with that code."""
+    """Registered by `init`: a program that leaves through `sys.exit(7)` without closing ends the job with that code; else it closes."""
     status = None if _installed is None else _installed.exit_status
-    if not comm.closed and exit_code(SystemExit(status)):
+    if comm.closed:
+        return
+    if exit_code(SystemExit(status)):
         fail_job(SystemExit(status), comm)
+    comm.close()
 
 
 def who(comm: Optional[Communicator] = None) -> str:
@@ -111,29 +120,30 @@ def fail_job(error: BaseException, comm: Optional[Communicator] = None) -> NoRet
         comm: the communicator, None where there is none yet (the rank then comes from the environment).
 
     Raises:
-        SystemExit: on a single process, with the exit code, after the message; another error than HvdTrainerError is
-            raised again there, so that Python shows it as ever. With more ranks the process ends and nothing returns.
+        BaseException: on a single process `error` itself, whose message Python then shows without a traceback if it is an
+            HvdTrainerError. With more ranks the process ends and nothing returns.
 
     Example:
         >>> from hvd_trainer.errors import ConfigError
         >>> fail_job(ConfigError("lr=-1", "lr > 0"))
         Traceback (most recent call last):
         ...
-        SystemExit: 1
+        hvd_trainer.errors.ConfigError: lr=-1
+          allowed: lr > 0
     """
     if comm is None and _installed is not None:
         comm = _installed.comm
     rank, size = place(comm)
     code = exit_code(error)
+    if size == 1:
+        if comm is not None:
+            comm.close()
+        install(None)
+        raise error
     if code == 0:
         raise error
-    if size == 1:
-        if not isinstance(error, HvdTrainerError):
-            raise error
-        log.warn(f"{type(error).__name__}: {error}")
-        raise SystemExit(code)
     time.sleep(grace(error, rank))
-    log.warn(describe(error, rank, size, comm.where if comm is not None else "start"), rank=0)
+    log.warn(describe(error, rank, size, comm.where if comm is not None else "start"))
     if comm is not None and comm.size > 1:
         end(comm, code)
     exit_now(code)
@@ -170,6 +180,8 @@ def exit_code(error: BaseException) -> int:
 def describe(error: BaseException, rank: int, size: int, where: str) -> str:
     """The message: what failed, on which rank, at which step; a traceback only where the program, not the user, is at fault."""
     line = f"hvd_trainer: rank {rank} of {size} failed at {where}: "
+    if isinstance(error, CollectiveError) and str(error).startswith("rank "):  # says itself which rank and where
+        return f"hvd_trainer: {type(error).__name__}: {error}"
     if isinstance(error, HvdTrainerError):
         return f"{line}{type(error).__name__}: {error}"
     if isinstance(error, SystemExit):

@@ -9,7 +9,7 @@ from typing import Any, Callable
 import torch
 
 from hvd_trainer import env
-from hvd_trainer.comm import guard, staging, topology
+from hvd_trainer.comm import choose, guard, mpi, staging, topology
 from hvd_trainer.comm.api import Communicator, Pending, Topology
 from hvd_trainer.comm.watchdog import Watchdog, timeout_error
 from hvd_trainer.errors import CollectiveError, StartError
@@ -56,7 +56,7 @@ class HorovodCommunicator(Communicator):
             self.device = torch.device("cuda", index)
 
     def _allreduce_(self, tensor: torch.Tensor, name: str, op: str) -> Pending:
-        work = staging.stage(tensor, self.device, f"allreduce_ {name!r}")
+        work = staging.stage(tensor)
         if not work.numel():
             return Pending(tensor)
         hvd, full = self._hvd, NAME_PREFIX + name
@@ -70,7 +70,7 @@ class HorovodCommunicator(Communicator):
         return Pending(tensor, wait, lambda: hvd.poll(handle))
 
     def _broadcast_(self, tensor: torch.Tensor, root: int, name: str) -> None:
-        work = staging.stage(tensor, self.device, f"broadcast_ {name!r}", reducing=False)
+        work = staging.stage(tensor, reducing=False)
         if work.numel():
             self._run("broadcast", name, lambda: self._hvd.broadcast_async_(work, root, name=NAME_PREFIX + name))
         staging.unstage(tensor, work, reducing=False)
@@ -135,7 +135,9 @@ class HorovodCommunicator(Communicator):
         return CollectiveError(f"{given}: {text}", fix="pass the same name, shape, dtype and op on every rank")
 
     def abort(self, code: int) -> None:
-        # Horovod has no abort. A process that vanishes is noticed by mpirun and horovodrun at once; they end the others.
+        # Horovod has no abort of its own. horovodrun ends the others when one process vanishes.
+        if self.backend == "mpi" and not choose.InstalledParts().mpi_problem():
+            mpi.abort_world(code)
         guard.exit_now(code)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import Optional
 from hvd_trainer import env as environment
 
 STARTED_BY = {
-    "none": "not by a launcher",
+    "none": "without a launcher",
     "horovod-gloo": "by horovodrun --gloo",
     "openmpi": "by mpirun",
     "pmix": "by srun --mpi=pmix",

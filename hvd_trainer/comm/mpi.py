@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
+import sys
 from collections import deque
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from hvd_trainer import env
-from hvd_trainer.comm import guard, staging, topology
+from hvd_trainer.comm import guard, launched, staging, topology
 from hvd_trainer.comm.api import Communicator, Pending, Topology
 from hvd_trainer.comm.watchdog import Watchdog
 from hvd_trainer.errors import CollectiveError
+
+LEFT_TAG = 7331  # of the empty message by which a rank tells the next one that it makes no more collectives
 
 
 class MpiCommunicator(Communicator):
@@ -29,14 +33,13 @@ class MpiCommunicator(Communicator):
     def __init__(self, timeout_s: float = 600.0, checked: bool = False) -> None:
         super().__init__(Topology(), torch.device("cpu"), timeout_s, checked)
         env.quiet_polling(timeout_s)
-        self._watch = Watchdog(timeout_s, self._describe, lambda error: guard.fail_job(error, self))
-        self._watch.start()
-        self._watch.enter("start", "MPI_Init")
         MPI = self._mpi = load()
         if not MPI.Is_initialized():
-            MPI.Init_thread(MPI.THREAD_MULTIPLE)  # the watchdog aborts from a thread of its own
+            wait_for_other_ranks_in_mpi_init(MPI, timeout_s)
             atexit.register(finalize)
         self._comm = MPI.COMM_WORLD.Dup()  # our messages cannot meet those of the user's mpi4py
+        self._watch = Watchdog(timeout_s, self._describe, lambda error: guard.fail_job(error, self), self._ended_neighbour)
+        self._watch.start()
         self._types = {
             torch.float32: MPI.FLOAT,
             torch.float64: MPI.DOUBLE,
@@ -45,14 +48,24 @@ class MpiCommunicator(Communicator):
         }
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
         self._queue: deque[MpiSum] = deque()
-        self.topology = topology.from_hosts(self._comm.rank, self._comm.allgather(topology.this_host()))
-        self._watch.leave()
+        hosts = self._call("start", "hosts", self._comm.allgather, topology.this_host())
+        self.topology = topology.from_hosts(self._comm.rank, hosts)
+
+    def _ended_neighbour(self) -> str:
+        """"rank 3", where the rank before this one has left; called by the watchdog while a collective hangs.
+
+        Where some ranks have left and the others wait, one of those waiting follows one that left.
+        """
+        if self._mpi.Query_thread() < self._mpi.THREAD_MULTIPLE or self.size == 1:
+            return ""
+        before = (self.rank - 1) % self.size
+        return f"rank {before}" if self._comm.Iprobe(source=before, tag=LEFT_TAG) else ""
 
     def _describe(self) -> tuple[str, str]:
         return guard.who(self), self.where
 
     def _allreduce_(self, tensor: torch.Tensor, name: str, op: str) -> Pending:
-        work = staging.stage(tensor, self.device, f"allreduce_ {name!r}")
+        work = staging.stage(tensor)
         pending = MpiSum(self, tensor, work, name, self._ops[staging.work_op(tensor.dtype, op)])
         self._queue.append(pending)
         return pending
@@ -89,7 +102,7 @@ class MpiCommunicator(Communicator):
 
     def _broadcast_(self, tensor: torch.Tensor, root: int, name: str) -> None:
         self._flush()
-        work = staging.stage(tensor, self.device, f"broadcast_ {name!r}", reducing=False)
+        work = staging.stage(tensor, reducing=False)
         if work.numel():
             memory = self._mpi.memory.fromaddress(work.data_ptr(), work.numel())
             self._call("broadcast", name, self._comm.Bcast, [memory, work.numel(), self._mpi.BYTE], root=root)
@@ -108,14 +121,15 @@ class MpiCommunicator(Communicator):
         self._call("barrier", name, self._comm.Barrier)
 
     def abort(self, code: int) -> None:
-        guard.exit_soon(code)
-        self._mpi.COMM_WORLD.Abort(code)
+        abort_world(code)
 
     def close(self) -> None:
         # MPI is finalised at exit: MPI_Finalize is collective, and a rank may have work left that the others have not.
         if not self.closed:
             self._flush()
             self._watch.stop()
+            if self.size > 1:
+                self._left = self._comm.Isend(b"", dest=(self.rank + 1) % self.size, tag=LEFT_TAG)
             super().close()
 
 
@@ -140,6 +154,28 @@ def load() -> Any:
     from mpi4py import MPI
 
     return MPI
+
+
+def wait_for_other_ranks_in_mpi_init(MPI: Any, timeout_s: float) -> None:
+    """MPI_Init, which returns when all ranks have called it. mpi4py holds the interpreter's lock in it, so no Python thread
+    can watch: faulthandler's timer can, and shows this function's name."""
+    faulthandler.dump_traceback_later(timeout_s, exit=True)
+    MPI.Init_thread(MPI.THREAD_MULTIPLE)  # the watchdog looks and aborts from a thread of its own
+    faulthandler.cancel_dump_traceback_later()
+
+
+def abort_world(code: int) -> NoReturn:
+    """End all ranks of an MPI job.
+
+    Open MPI's mpirun ends them when one process vanishes, and says so in a few lines where MPI_Abort takes a page; other
+    launchers (srun) let the others wait.
+    """
+    guard.exit_soon(code)
+    MPI = load()
+    if launched.read(env.snapshot()).launcher != "openmpi" and MPI.Is_initialized():
+        sys.stdout.flush()
+        MPI.COMM_WORLD.Abort(code)
+    guard.exit_now(code)
 
 
 def finalize() -> None:

@@ -21,38 +21,50 @@ WORK_DTYPE = {
 }
 
 
-def stage(tensor: torch.Tensor, device: torch.device, what: str, reducing: bool = True) -> torch.Tensor:
-    """A contiguous tensor with the values of `tensor` that the engines can send; `tensor` itself where it can be.
+def check(tensor: torch.Tensor, device: torch.device, what: str) -> None:
+    """Refuse what no engine can reduce or move in place.
 
     Args:
-        tensor: any shape, dense, of a dtype in `WORK_DTYPE`, on `device`.
+        tensor: the caller's.
         device: the communicator's.
-        what: "allreduce_ 'grad.0'", for the messages.
-        reducing: values are added (16-bit floats become float32); else only moved, and the bytes go as they are.
+        what: "allreduce_" or "broadcast_" and the name, for the message.
 
     Raises:
-        CollectiveError: a tensor on another device, sparse, of a dtype that cannot be reduced, or whose elements share
-            memory (expanded), so that it cannot hold a result.
+        CollectiveError: a tensor on another device, sparse, of a dtype without a sum, or whose elements share memory
+            (expanded), so that it cannot hold a result.
     """
-    if tensor.dtype is torch.float32 and tensor.device == device and reducing and tensor.is_contiguous():
-        return tensor.detach()  # nearly every call; the checks below cost more than a small message
-    given = f"{what}: a {str(tensor.dtype).replace('torch.', '')} tensor of shape {list(tensor.shape)}"
+    if tensor.layout is not torch.strided:
+        raise CollectiveError(f"{what}: {shown(tensor)} is {tensor.layout}", "dense tensors", "pass tensor.to_dense()")
     if tensor.device.type != device.type:
         fix = "move it: tensor.cpu()" if device.type == "cpu" else f"move it: tensor.to({str(device)!r})"
         if tensor.is_cuda:
             fix += '; or reduce on GPUs: ht.init(backend="nccl")'
-        raise CollectiveError(f"{given} on {tensor.device}", f"tensors on {device.type}, where comm.device is", fix)
-    if tensor.layout is not torch.strided:
-        raise CollectiveError(f"{given} is {tensor.layout}", "dense tensors", "pass tensor.to_dense()")
+        raise CollectiveError(f"{what}: {shown(tensor)} is on {tensor.device}", f"tensors on {device.type}, comm.device", fix)
     if tensor.dtype not in WORK_DTYPE:
         allowed = ", ".join(str(d).replace("torch.", "") for d in WORK_DTYPE)
-        raise CollectiveError(given, f"dtype one of {allowed}", "convert it, e.g. torch.view_as_real(tensor) or tensor.float()")
-    if any(stride == 0 and length > 1 for stride, length in zip(tensor.stride(), tensor.shape)):
-        raise CollectiveError(f"{given} is expanded: its elements share memory", "a tensor of its own", "pass tensor.contiguous()")
+        fix = "convert it, e.g. torch.view_as_real(tensor) or tensor.float()"
+        raise CollectiveError(f"{what}: {shown(tensor)}", f"dtype one of {allowed}", fix)
+    if not tensor.is_contiguous() and 0 in tensor.stride():
+        if any(stride == 0 and length > 1 for stride, length in zip(tensor.stride(), tensor.shape, strict=True)):
+            given = f"{what}: {shown(tensor)} is expanded: its elements share memory"
+            raise CollectiveError(given, "a tensor of its own", "pass tensor.contiguous()")
+
+
+def shown(tensor: torch.Tensor) -> str:
+    """"a float32 tensor of shape [2, 3]"."""
+    return f"a {str(tensor.dtype).replace('torch.', '')} tensor of shape {list(tensor.shape)}"
+
+
+def stage(tensor: torch.Tensor, reducing: bool = True) -> torch.Tensor:
+    """A contiguous tensor with the values of `tensor` that the engines can send; its own memory where that can be sent.
+
+    Args:
+        tensor: what `check` let through.
+        reducing: values are added (16-bit floats become float32); else they are only moved, and go as bytes.
+    """
     tensor = tensor.detach()
     if reducing:
-        tensor = tensor.to(WORK_DTYPE[tensor.dtype])
-        return tensor if tensor.is_contiguous() else tensor.contiguous()
+        return tensor.to(WORK_DTYPE[tensor.dtype]).contiguous()
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 

@@ -8,9 +8,12 @@ import threading
 import time
 from typing import Callable, Optional
 
-from hvd_trainer.errors import CollectiveTimeout
+from hvd_trainer.errors import CollectiveError, CollectiveTimeout
 
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+ASK_AFTER_S = 1.0
+AFTER_LEAVING_S = 4.0  # what a rank sent before it left may still be on its way
 
 
 class Watchdog:
@@ -23,11 +26,19 @@ class Watchdog:
         timeout_s: seconds, > 0.
         describe: gives "rank 1 of 4" and what the job is doing ("step 17").
         expired: called once, from the thread, with the error; it must end the process.
+        ended: gives the name of a rank that has left the job, "" if none is known to; asked while a collective hangs. A
+            collective that such a rank does not answer is given up after `AFTER_LEAVING_S` seconds.
     """
 
-    def __init__(self, timeout_s: float, describe: Callable[[], tuple[str, str]], expired: Callable[[CollectiveTimeout], None]) -> None:
+    def __init__(
+        self,
+        timeout_s: float,
+        describe: Callable[[], tuple[str, str]],
+        expired: Callable[[CollectiveError], None],
+        ended: Callable[[], str] = lambda: "",
+    ) -> None:
         self.timeout_s = timeout_s
-        self._describe, self._expired = describe, expired
+        self._describe, self._expired, self._ended = describe, expired, ended
         self._now: Optional[tuple[str, str]] = None
         self._stop = threading.Event()
         self._thread: Optional[threading.Thread] = None
@@ -56,10 +67,25 @@ class Watchdog:
         while not self._stop.wait(period):
             now = self._now
             if now is None or now is not seen:  # every call stores a new tuple, so identity tells two calls apart
-                seen, since = now, time.monotonic()
-            elif time.monotonic() - since > self.timeout_s:
+                seen, since, left_since = now, time.monotonic(), None
+                continue
+            waited = time.monotonic() - since
+            if waited > self.timeout_s:
                 self._expired(timeout_error(now[0], now[1], self.timeout_s, *self._describe()))
                 return
+            if waited > ASK_AFTER_S and left_since is None and self._ended():
+                left_since = time.monotonic()
+            if left_since is not None and time.monotonic() - left_since > AFTER_LEAVING_S:
+                self._expired(left_error(now[0], now[1], self._ended(), *self._describe()))
+                return
+
+
+def left_error(kind: str, name: str, left: str, who: str, where: str) -> CollectiveError:
+    """The error for a collective that waits for a rank whose program has ended."""
+    return CollectiveError(
+        f"{who} waits in {kind} {name!r} at {where} (called from {main_thread_line()}), but {left} has ended its program",
+        fix="let all ranks make the same number of steps and collectives; look for an early exit() or return on that rank",
+    )
 
 
 def timeout_error(kind: str, name: str, timeout_s: float, who: str, where: str) -> CollectiveTimeout:
