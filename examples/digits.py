@@ -21,7 +21,7 @@ import hvd_trainer as ht
 class Config:
     global_batch: int = 64
     reference_batch: int = 32  # the batch for which lr was tuned
-    lr: float = 0.05
+    lr: float = 0.1
     epochs: int = 20
     warmup_epochs: float = 2
     checkpoints: str = "runs/digits"
@@ -44,7 +44,7 @@ def main(comm, config):
     train_set, test_set = (TensorDataset(x[part], y[part]) for part in (order[:1437], order[1437:]))
 
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(comm.device)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)).to(comm.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.lr, momentum=0.9, weight_decay=1e-4)
     plan = ht.BatchPlan(config.global_batch, comm.size, reference_batch=config.reference_batch)
     callbacks = [ht.Warmup(config.warmup_epochs), ht.Evaluate(test_set, accuracy), ht.Checkpoint(config.checkpoints), ht.Progress()]

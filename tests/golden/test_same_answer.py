@@ -1,0 +1,41 @@
+"""The first promise: N ranks have the parameters of one process that sees whole batches."""
+
+import functools
+
+import pytest
+import torch
+
+from hvd_trainer.comm.single import SingleCommunicator
+from tests.harness import run_ranks
+from tests.multi.cases import CASES, reference, train, worst_difference
+
+
+@functools.cache
+def expected(case):
+    return reference(case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_one_rank_equals_plain_torch(case):
+    params, _ = train(SingleCommunicator(), case)
+    assert worst_difference(params, expected(case)) <= case.tolerance
+
+
+@pytest.mark.parametrize(
+    ("launcher", "num_ranks"),
+    [("mpirun", 1), ("mpirun", 2), ("mpirun", 3), ("mpirun", 4)]
+    + [(f"horovodrun-{kind}", n) for kind in ("gloo", "mpi") for n in (2, 3)],
+)
+def test_many_ranks_equal_plain_torch(launcher, num_ranks, tmp_path):
+    file = tmp_path / "params.pt"
+    run_ranks(launcher, num_ranks, ["-m", "tests.multi.same_answer", file], timeout_s=150).ok()
+    found = torch.load(file)
+    differences = {case.name: worst_difference(found[case.name][0], expected(case)) for case in CASES}
+    assert not {case.name: differences[case.name] for case in CASES if not differences[case.name] <= case.tolerance}
+
+
+@pytest.mark.parametrize("launcher", ["horovodrun-gloo", "horovodrun-mpi"])
+def test_engine_is_the_one_asked_for(launcher):
+    """Guards the table above: under horovodrun it is Horovod that answers."""
+    result = run_ranks(launcher, 2, ["-c", "import hvd_trainer as ht; ht.init().close()"]).ok()
+    assert f"engine horovod, backend {launcher.split('-')[1]}" in result.stdout
