@@ -151,7 +151,7 @@ def choose(backend: str, engine: str, launched: Launched, parts: Parts) -> Choic
     if launched.launcher == "torchrun":
         raise ConfigError("the processes were started by torchrun", "mpirun, horovodrun or srun --mpi=...", f"start with {START}")
     if launched.launcher == "horovod-gloo":
-        return under_gloo(backend, engine, parts)
+        return under_gloo(backend, engine, launched, parts)
     return under_mpi(backend, engine, launched, parts)
 
 
@@ -215,14 +215,14 @@ def gpu_choice(backend: str, reason: str, launched: Launched, parts: Parts) -> t
     return Choice("horovod", "nccl", f"{reason}; one GPU a rank"), ""
 
 
-def under_gloo(backend: str, engine: str, parts: Parts) -> Choice:
+def under_gloo(backend: str, engine: str, launched: Launched, parts: Parts) -> Choice:
     """The choice under `horovodrun --gloo`, which starts the processes without MPI."""
     if engine == "mpi" or backend == "mpi":
         asked = "engine 'mpi'" if engine == "mpi" else "backend 'mpi'"
         raise ConfigError(f"{asked}, but the processes were started by horovodrun --gloo", "gloo", f"start with {START}")
-    launched = Launched("horovod-gloo")
-    choice, advice = gpu_choice(backend, "started by horovodrun --gloo", launched, parts)
-    return choice or horovod_choice("gloo", "started by horovodrun --gloo", parts, advice)
+    reason = f"started {launched.started_by}"
+    choice, advice = gpu_choice(backend, reason, launched, parts)
+    return choice or horovod_choice("gloo", reason, parts, advice)
 
 
 def under_mpi(backend: str, engine: str, launched: Launched, parts: Parts) -> Choice:
