@@ -80,11 +80,11 @@ def plan_buckets(params: Sequence[ParamSpec], bucket_bytes: int = DEFAULT_BUCKET
 
     def close(key: tuple[torch.dtype, torch.device]) -> None:
         slots = tuple(open_slots.pop(key))
-        closed.append((-slots[-1].param, Bucket(key[0], key[1], slots)))
+        closed.append((-slots[-1].param, Bucket(params[slots[0].param].wire_dtype, key[1], slots)))
 
     for index in reversed(range(len(params))):
         spec = params[index]
-        key = (spec.wire_dtype, spec.device)
+        key = (spec.dtype, spec.device)  # complex apart from real: its pairs must not start at an odd place
         capacity = max(1, bucket_bytes // spec.wire_dtype.itemsize)
         if key in open_slots and filled[key] + spec.wire_numel > capacity:
             close(key)
