@@ -16,7 +16,7 @@ from hvd_trainer.optim.buckets import DEFAULT_BUCKET_BYTES
 from hvd_trainer.optim.clip import check_limit, clip_norm_, clip_value_
 from hvd_trainer.optim.rates import SCALE, scale_groups
 from hvd_trainer.optim.reducer import Reducer
-from hvd_trainer.optim.replicas import broadcast_tensors
+from hvd_trainer.optim.replicas import broadcast_state, broadcast_tensors
 from hvd_trainer.optim.scaling import RuleLike, checked_factor, scaling_rule
 from hvd_trainer.plan import BatchPlan
 from hvd_trainer.values import Weighted
@@ -40,7 +40,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     `loss.backward()` every rank that has gradients counts the same, and the reduction happens in `step()`.
 
     Args:
-        optimizer: any torch optimizer; parameters are made equal to rank 0's, existing state is kept.
+        optimizer: any torch optimizer; parameters, state and options are made equal to rank 0's, no state is dropped.
         comm: from `ht.init()`.
         lr_scaling: "linear", "sqrt", "none", a number > 0 or a ScalingRule. Rates are multiplied once, here.
         plan: gives global and reference batch; without it the global batch is `comm.size` times the reference.
@@ -114,8 +114,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         ratio = plan.batch_ratio if plan else Fraction(comm.size)
         self.lr_scale = checked_factor(self._rule, ratio * (self.reference_batch or 1), self.reference_batch or 1)
         self._scheduler_is_rebased = scheduler_is_rebased
-        self._scale_rates()
         self._ensure_reducer()
+        broadcast_state(optimizer, comm, f"{self._name}.state")
+        self._scale_rates()
         broadcast_tensors([p for group in self.param_groups for p in group["params"]], comm, self._name)
         if self._rule.name == "linear" and self.lr_scale != 1 and "betas" in optimizer.defaults:
             say(ADAM_HINT.format(name=type(optimizer).__name__, factor=self.lr_scale), rank=comm.rank)
@@ -220,17 +221,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "all backwards of a step before its gradients are averaged",
                 "pass last=False before the last micro-batch, clip after it",
             )
-        self._in_window = True
+        if not self._in_window:
+            self._in_window, reducer.foreign = True, False
         if loss is None:
             return
         total, seed, local_weight = self._as_sum(loss, weight)
-        armed = last and self._overlap
-        if armed:
-            reducer.arm()
+        reducer.begin(armed=last and self._overlap)
         try:
             torch.autograd.backward(total, torch.full_like(total, seed / self._nominal_weight))
         finally:
-            reducer.disarm()
+            reducer.end()
         self._weight += local_weight
         # Stays a tensor until the step ends: reading it here would make a GPU wait for every micro-batch.
         self._total = self._total + total.detach().double().sum() * seed
@@ -244,16 +244,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         if self._synchronized:
             return
-        reducer = self._ensure_reducer()
+        reducer = self._ensure_reducer(begins=False)
         self.comm.where = f"step {self.steps_done + 1}"
-        plain = not self._in_window and any(param.grad is not None for param in reducer.params)
+        plain = reducer.foreign if self._in_window else any(param.grad is not None for param in reducer.params)
         self._total = float(self._total)
         numbers = [self._weight + plain, self._total, float(plain), float(self._in_window)]
         (weight, total, num_plain, num_ours), _ = reducer.flush(numbers)
         if num_plain and num_ours:
             raise LossError(
                 f"at {self.comm.where} {num_plain:g} ranks called loss.backward() and {num_ours:g} called opt.backward(...)",
-                "the same on all ranks",
+                "one of the two, the same on all ranks",
                 "use opt.backward(ht.Weighted(total, weight)) everywhere",
             )
         if not math.isfinite(total):
@@ -297,9 +297,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "a closure evaluates the loss again inside the step, after the averaging: call opt.backward(...) and then "
                 "opt.step(); optimizers that need closures (LBFGS) are not supported",
             )
+        was_synchronized = self._synchronized
         self.synchronize()
+        if was_synchronized and self._reducer.foreign:
+            raise LossError(
+                f"a backward after the gradients of {self.comm.where} were averaged added gradients of this rank alone",
+                "no backward between opt.synchronize (or clipping) and opt.step()",
+                "call all backwards of a step first",
+            )
         if self.clip_norm is not None:
             self.last_grad_norm = clip_norm_(self._reducer.params, self.clip_norm)
+            if not math.isfinite(self.last_grad_norm):
+                raise NonFiniteError(
+                    f"the norm of the averaged gradient is {self.last_grad_norm} at {self.comm.where}; no parameter was changed",
+                    "a finite gradient",
+                    "lower the learning rate, warm up longer, or look at this step's data",
+                )
         if self.clip_value is not None:
             clip_value_(self._reducer.params, self.clip_value)
         self.optimizer.step()
@@ -338,11 +351,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise LossError(f"the loss has weight {weight}", "a finite number >= 0", "pass the number of samples")
         return total, seed, weight
 
-    def _ensure_reducer(self) -> Reducer:
-        """The reducer for the parameters that are trainable now: made again when some were frozen, unfrozen or added."""
+    def _ensure_reducer(self, begins: bool = True) -> Reducer:
+        """The reducer for the parameters that are trainable now: made again when some were frozen, unfrozen or added.
+
+        Where the step does not begin here, those frozen since it began stay in: they have gradients, and torch uses them.
+        """
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
-        if self._reducer is not None and len(params) == len(self._reducer.params):
-            if all(mine is theirs for mine, theirs in zip(self._reducer.params, params)):
+        if self._reducer is not None:
+            mine, now = {id(p) for p in self._reducer.params}, {id(p) for p in params}
+            if mine == now or (not begins and now < mine):
                 return self._reducer
         if not params:
             raise ConfigError("the optimizer holds no trainable parameter", "at least one with requires_grad=True", "pass model.parameters(), or unfreeze something")

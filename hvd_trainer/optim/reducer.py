@@ -9,6 +9,7 @@ Rules that keep ranks from waiting for each other for ever:
 from __future__ import annotations
 
 import hashlib
+
 import torch
 
 from hvd_trainer.comm.api import Communicator, Pending
@@ -45,7 +46,8 @@ class Reducer:
             for slot in bucket.slots:
                 self._views[slot.param] = _view(self.flats[number], slot.offset, slot.numel, specs[slot.param])
                 self._bucket_of[slot.param] = number
-        self._armed = False
+        self.foreign = False  # a backward that is not ours left gradients since the last `flush`, `discard` or `expect`
+        self._ours = self._armed = False
         self._seen = [False] * len(specs)  # by the armed backward, so far
         self._missing = [len(bucket.slots) for bucket in self.buckets]
         self._sent: list[Pending] = []
@@ -54,15 +56,15 @@ class Reducer:
             for index, param in enumerate(self.params)
         ]
 
-    def arm(self) -> None:
-        """From now on a bucket is sent as soon as this backward has finished it; until `disarm`."""
+    def begin(self, armed: bool) -> None:
+        """A backward of ours starts; armed: a bucket is sent as soon as this backward has finished it. Until `end`."""
         self._seen = [False] * len(self.params)
         self._missing = [len(bucket.slots) for bucket in self.buckets]
-        self._armed = True
+        self._ours, self._armed = True, armed
 
-    def disarm(self) -> None:
+    def end(self) -> None:
         """Backward is over: later gradients (of somebody else's loss) send nothing."""
-        self._armed = False
+        self._ours = self._armed = False
 
     def flush(self, numbers: list[float]) -> tuple[list[float], list[bool]]:
         """Send what was not sent, wait for all, and leave the SUM over ranks in the buckets.
@@ -82,7 +84,7 @@ class Reducer:
         last = self._comm.allreduce_(vector, f"{self._name}.numbers")
         for pending in self._sent:
             pending.wait()
-        self._sent = []
+        self._sent, self.foreign = [], False
         summed = last.wait().tolist()
         used_anywhere = [count > 0 for count in summed[len(numbers) :]]
         for param, view, is_used in zip(self.params, self._views, used_anywhere):
@@ -109,21 +111,22 @@ class Reducer:
         """Wait for what is under way and forget it (the caller throws this step's gradients away)."""
         for pending in self._sent:
             pending.wait()
-        self._sent = []
+        self._sent, self.foreign = [], False
 
     def _on_grad(self, index: int) -> None:
-        if not self._armed:
-            self._adopt(index)
-            return
-        bucket = self._bucket_of[index]
         if self._is_sent(index):
             raise CollectiveError(
-                f"parameter {self.names[index]!r} got a gradient after its bucket was sent (reentrant checkpointing, or a "
-                "backward inside backward)",
-                "one gradient a parameter in the last backward of a step",
-                "torch.utils.checkpoint(..., use_reentrant=False), or DistributedOptimizer(..., overlap=False)",
+                f"parameter {self.names[index]!r} got a gradient after its bucket was sent: a backward after the last "
+                "opt.backward of the step, reentrant checkpointing, or a backward inside backward",
+                "one gradient a parameter in the last opt.backward of a step, and no backward between it and opt.step()",
+                "last=False before the last micro-batch; torch.utils.checkpoint(..., use_reentrant=False); or "
+                "DistributedOptimizer(..., overlap=False)",
             )
         self._adopt(index)
+        self.foreign = self.foreign or not self._ours
+        if not self._armed:
+            return
+        bucket = self._bucket_of[index]
         if not self._seen[index]:
             self._seen[index] = True
             self._missing[bucket] -= 1
@@ -141,7 +144,8 @@ class Reducer:
         if grad is None:
             view.zero_()
             return False
-        view.copy_(grad.to_dense() if grad.is_sparse else grad)
+        with torch.no_grad():  # with create_graph=True the hook runs in grad mode: the buffers would join the graph
+            view.copy_(grad.to_dense() if grad.is_sparse else grad)
         self.params[index].grad = view
         return True
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 
@@ -62,6 +64,41 @@ def broadcast_tensors(tensors: Iterable[torch.Tensor], comm: Communicator, name:
             if size >= CHUNK_BYTES:
                 send()
         send()
+
+
+def broadcast_state(optimizer: torch.optim.Optimizer, comm: Communicator, name: str) -> None:
+    """Give every rank rank 0's optimizer state and options, where they differ (a checkpoint that only rank 0 loaded).
+
+    Never by a step of the optimizer, and not piece by piece: the others load what rank 0 would save.
+    """
+    if comm.size == 1:
+        return
+    state = optimizer.state_dict()
+    if len(set(comm.gather_objects(digest(state), name))) == 1:
+        return
+    data = io.BytesIO()
+    if comm.rank == 0:
+        torch.save(state, data)
+    content = comm.broadcast_object(data.getvalue(), 0, f"{name}.content")
+    if comm.rank != 0:
+        optimizer.load_state_dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=False))
+
+
+def digest(value: Any) -> bytes:
+    """Of nested dicts, lists and tuples of tensors and plain values: equal where every bit is."""
+    found = hashlib.sha256()
+    if isinstance(value, torch.Tensor):
+        found.update(f"{value.dtype} {tuple(value.shape)}".encode())
+        found.update(_as_bytes(value.detach()).cpu().numpy().tobytes())
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            found.update(repr(key).encode() + digest(item))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            found.update(digest(item))
+    else:
+        found.update(repr(value).encode())
+    return found.digest()
 
 
 def replica_check(model: torch.nn.Module, comm: Communicator) -> None:
