@@ -1,0 +1,135 @@
+"""Several ranks in one process: one thread a rank, collectives through a table, so that N ranks take milliseconds.
+
+Stricter than an engine: a tensor that is changed between `allreduce_` and `wait()` fails the test, and so does a rank that
+the others wait for in vain.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hvd_trainer.comm.api import Communicator, Pending, Topology
+from hvd_trainer.errors import CollectiveError, CollectiveTimeout
+
+PATIENCE_S = 20.0
+
+
+class OtherRankFailed(CollectiveError):
+    """Another rank raised while this one waited for it."""
+
+
+class Table:
+    """Where the ranks put what they send; one key a collective."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.failed = False
+        self._changed = threading.Condition()
+        self._slots: dict[tuple, dict[int, Any]] = {}
+
+    def put(self, key: tuple, rank: int, value: Any) -> None:
+        with self._changed:
+            self._slots.setdefault(key, {})[rank] = value
+            self._changed.notify_all()
+
+    def take(self, key: tuple) -> list[Any]:
+        """What all ranks sent, in rank order."""
+        with self._changed:
+            here = self._changed.wait_for(lambda: self.failed or len(self._slots[key]) == self.size, PATIENCE_S)
+            if len(self._slots[key]) == self.size:
+                return [self._slots[key][rank] for rank in range(self.size)]
+            if not here:
+                raise CollectiveTimeout(f"only ranks {sorted(self._slots[key])} came to {key}")
+            raise OtherRankFailed(f"another rank failed while {key} was under way")
+
+    def fail(self) -> None:
+        with self._changed:
+            self.failed = True
+            self._changed.notify_all()
+
+
+class ThreadCommunicator(Communicator):
+    """One rank of `run_threads`. `sent` lists the names of its allreduces in the order of sending."""
+
+    engine = "threads"
+    backend = "none"
+
+    def __init__(self, rank: int, table: Table) -> None:
+        size = table.size
+        super().__init__(Topology(rank, size, rank, size), torch.device("cpu"), timeout_s=PATIENCE_S, checked=False)
+        self.sent: list[str] = []
+        self._table = table
+        self._calls: dict[tuple[str, str], int] = {}
+
+    def _exchange(self, kind: str, name: str, value: Any) -> Callable[[], list[Any]]:
+        number = self._calls[kind, name] = self._calls.get((kind, name), 0) + 1
+        self._table.put((kind, name, number), self.rank, value)
+        return lambda: self._table.take((kind, name, number))
+
+    def _allreduce_(self, tensor: torch.Tensor, name: str, op: str) -> Pending:
+        self.sent.append(name)
+        before = tensor.detach().clone()
+        take = self._exchange("allreduce", name, before)
+
+        def wait() -> None:
+            parts = take()
+            assert same_bits(tensor, before), f"{name} was changed while it was under way"
+            work = torch.stack([part.float() if part.dtype in (torch.float16, torch.bfloat16) else part for part in parts])
+            result = work.sum(0) if op == "sum" else work.amax(0) if op == "max" else work.amin(0)
+            tensor.detach().copy_(result)
+
+        return Pending(tensor, wait)
+
+    def _broadcast_(self, tensor: torch.Tensor, root: int, name: str) -> None:
+        tensor.copy_(self._exchange("broadcast", name, tensor.clone())()[root])
+
+    def _gather_objects(self, obj: Any, name: str) -> list[Any]:
+        return self._exchange("gather", name, obj)()
+
+    def _broadcast_object(self, obj: Any, root: int, name: str) -> Any:
+        return self._exchange("object", name, obj)()[root]
+
+    def _barrier(self, name: str) -> None:
+        self._exchange("barrier", name, None)()
+
+    def abort(self, code: int) -> None:
+        raise SystemExit(code)
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    def raw(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+    return torch.equal(raw(a), raw(b))
+
+
+def run_threads(size: int, function: Callable[[ThreadCommunicator], Any], *, catch: bool = False) -> list[Any]:
+    """Call `function(comm)` on every rank and return the results in rank order.
+
+    An exception on a rank is raised here; with `catch` it is that rank's result instead.
+    """
+    table = Table(size)
+    results: list[Any] = [None] * size
+
+    def rank_main(rank: int) -> None:
+        try:
+            results[rank] = function(ThreadCommunicator(rank, table))
+        except BaseException as error:
+            results[rank] = error
+            table.fail()
+
+    threads = [threading.Thread(target=rank_main, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if not catch:
+        errors = [result for result in results if isinstance(result, BaseException)]
+        causes = [error for error in errors if not isinstance(error, OtherRankFailed)]
+        if errors:
+            raise (causes or errors)[0]
+    return results
