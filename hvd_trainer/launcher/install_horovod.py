@@ -6,6 +6,7 @@ Standard library only. Front doors: `launch/install_horovod.sh` and `hvd-trainer
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import time
@@ -53,6 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
         with_gloo=not given.no_gloo,
         with_repairs=not given.no_repairs,
     )
+    # A scheduler ends jobs with SIGTERM; as an exception it takes the compilers along.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         return install(settings, rebuild=given.rebuild, dry_run=given.dry_run)
     except HvdTrainerError as error:

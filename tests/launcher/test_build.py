@@ -2,12 +2,16 @@
 
 import dataclasses
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 from hvd_trainer.launcher.horovod_build import build
 from hvd_trainer.launcher.horovod_build.finish import relative_runpath
 from hvd_trainer.launcher.horovod_build.settings import Settings
 from tests.launcher.sample import FACTS
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_wrapper_puts_the_standard_last(tmp_path):
@@ -37,3 +41,43 @@ def test_library_folders_become_relative_inside_the_environment(tmp_path):
         Path("/v"),
     )
     assert found == f"$ORIGIN/../../../..:$ORIGIN/../../torch/lib:{tmp_path}"
+
+
+def test_a_stopped_build_leaves_no_process(tmp_path):
+    """A pip that never ends, under an installer that is told to stop."""
+    fake = tmp_path / "python"
+    fake.write_text(f"#!/bin/sh\nsleep 60 & echo $! > {tmp_path}/child\nwait\n")
+    fake.chmod(0o755)
+    code = """if True:
+        import signal, sys
+        from pathlib import Path
+        from hvd_trainer.launcher.horovod_build import build
+        from hvd_trainer.launcher.horovod_build.progress import Progress
+        from hvd_trainer.launcher.horovod_build.settings import Settings
+        folder = Path(sys.argv[1])
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(3))
+        settings = Settings(cache=folder, path="", python=str(folder / "python"))
+        build.pip_wheel(folder, folder, {"PATH": "/usr/bin:/bin"}, settings, folder / "log", Progress(sys.stdout))
+    """
+    installer = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT)
+    child = wait_for(lambda: (tmp_path / "child").is_file() and (tmp_path / "child").read_text().strip())
+    installer.terminate()
+    assert installer.wait(timeout=30) == 3
+    assert wait_for(lambda: not Path(f"/proc/{child}").exists() or "Z" in state(child))
+
+
+def wait_for(condition, seconds=30.0):
+    """The first true answer."""
+    end = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+    return answer
+
+
+def state(pid):
+    """State letter of a process; Z is one that has ended and whom nobody has fetched yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return "Z"

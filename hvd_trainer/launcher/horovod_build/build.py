@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -106,6 +107,7 @@ def pip_wheel(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
             text=True,
             errors="replace",
         )
@@ -119,9 +121,9 @@ def pip_wheel(
                     progress.see(line.strip())
             code = process.wait()
         finally:
-            # Ctrl-C: the compilers got it too; pip must be gone before its folder is removed.
+            # Ctrl-C or a signal: pip, cmake and the compilers go with us, before their folder is removed.
             if process.poll() is None:
-                process.terminate()
+                os.killpg(process.pid, signal.SIGTERM)
                 process.wait()
     progress.done()
     wheels = list(into.glob("horovod-*.whl"))
