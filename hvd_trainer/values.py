@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
@@ -47,7 +48,7 @@ class Weighted:
                     "a number or a tensor with one element",
                     'return ht.Weighted(F.cross_entropy(logits, y, reduction="sum"), len(y))',
                 )
-            if shape is not None and value.numel() != 1:
+            if shape is not None and math.prod(shape) != 1:  # numpy's numbers have a shape, too
                 raise LossError(
                     f"Weighted({name}=...) has shape {tuple(shape)}",
                     "one element: the sum over the samples and their number",
