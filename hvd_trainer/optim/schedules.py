@@ -15,7 +15,7 @@ from typing import Any, Optional, Union
 
 import torch
 
-from hvd_trainer.errors import ConfigError
+from hvd_trainer.errors import CheckpointError, ConfigError
 from hvd_trainer.optim.rates import SCALE, get_rate, set_rate
 
 
@@ -111,7 +111,8 @@ def multistep(milestones: Sequence[float], gamma: float = 0.1) -> Schedule:
     marks = list(milestones)
     if not marks or marks[0] <= 0 or any(b <= a for a, b in zip(marks, marks[1:])) or not gamma > 0:
         raise ConfigError(f"multistep({marks}, gamma={gamma!r})", "rising epochs > 0 and gamma > 0", "multistep([30, 60, 80])")
-    return lambda step, timeline: gamma ** sum(step >= mark * timeline.steps_per_epoch for mark in marks)
+    # The slack: 1.1 epochs of 10 steps are 11.000000000000002 in floating point, and mean step 11.
+    return lambda step, timeline: gamma ** sum(step >= mark * timeline.steps_per_epoch - 1e-6 for mark in marks)
 
 
 def _decay(total_epochs: Optional[float], final: float, shape: Callable[[float], float]) -> Schedule:
@@ -133,6 +134,7 @@ class StepSchedule:
     """A pure function of the step, as ours above or the user's own `f(step) -> factor`."""
 
     def __init__(self, function: Callable) -> None:
+        self.kind = "step function"
         self._function = function
         self._takes_timeline = _num_required_arguments(function) >= 2
 
@@ -148,7 +150,7 @@ class StepSchedule:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
+        _check_state(state, {})
 
 
 class TorchSchedule:
@@ -165,6 +167,9 @@ class TorchSchedule:
             raise ConfigError(f"every={every!r}", '"step" or "epoch"', 'ht.schedules.TorchSchedule(scheduler, every="step")')
         torch_schedules = torch.optim.lr_scheduler
         per_step = isinstance(scheduler, (torch_schedules.OneCycleLR, torch_schedules.CyclicLR))
+        if every == "step" and isinstance(scheduler, torch_schedules.ReduceLROnPlateau):
+            raise ConfigError('ReduceLROnPlateau with every="step"', 'every="epoch": it watches a column of the epoch\'s row', "leave every out")
+        self.kind = type(scheduler).__name__
         self.scheduler, self.monitor = scheduler, monitor
         self.every = every or ("step" if per_step else "epoch")
         self._rates = [get_rate(group) / group.get(SCALE, 1.0) for group in scheduler.optimizer.param_groups]
@@ -191,9 +196,10 @@ class TorchSchedule:
         self._rates = [get_rate(group) for group in groups]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"scheduler": self.scheduler.state_dict(), "rates": self._rates}
+        return {"kind": type(self.scheduler).__name__, "scheduler": self.scheduler.state_dict(), "rates": self._rates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        _check_state(state, {"kind": type(self.scheduler).__name__})
         self.scheduler.load_state_dict(state["scheduler"])
         self._rates = state["rates"]
 
@@ -217,6 +223,16 @@ def as_schedule(schedule: Any) -> Union[StepSchedule, TorchSchedule]:
         "a function of the step that returns a factor of the peak, one of ht.schedules, or a torch LRScheduler object",
         "schedule=ht.schedules.cosine(total_epochs=20)",
     )
+
+
+def _check_state(state: dict[str, Any], wanted: dict[str, Any]) -> None:
+    if state.get("kind") != wanted.get("kind"):
+        names = [of.get("kind", "a function of the step") for of in (state, wanted)]
+        raise CheckpointError(
+            f"the checkpoint was made with another kind of schedule: {names[0]} there, {names[1]} here",
+            f"schedule= with {names[0]}",
+            "keep the schedule, or start anew in another folder",
+        )
 
 
 def _num_required_arguments(function: Callable) -> int:
