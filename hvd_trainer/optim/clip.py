@@ -34,5 +34,9 @@ def clip_norm_(params: Iterable[torch.Tensor], max_norm: float) -> float:
 
 
 def clip_value_(params: Iterable[torch.Tensor], max_value: float) -> None:
-    """Clamp every component of the gradients, in place, to [-max_value, max_value]."""
-    torch.nn.utils.clip_grad_value_(list(params), max_value)
+    """Clamp every component of the gradients, in place, to [-max_value, max_value]; real and imaginary parts alike."""
+    params = list(params)
+    torch.nn.utils.clip_grad_value_([param for param in params if not param.is_complex()], max_value)
+    for param in params:
+        if param.is_complex() and param.grad is not None:
+            torch.view_as_real(param.grad).clamp_(-max_value, max_value)
