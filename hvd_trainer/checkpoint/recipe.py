@@ -34,8 +34,17 @@ def describe_model(model: torch.nn.Module) -> list[str]:
     ]
 
 
-def check_resume(manifest: dict[str, Any], model: torch.nn.Module, loader: Loader, path: str) -> Fraction:
+def check_resume(
+    manifest: dict[str, Any], model: torch.nn.Module, loader: Loader, extras: dict[str, str], path: str
+) -> Fraction:
     """Refuse a checkpoint of another model or recipe; returns the reference batch to go on with.
+
+    Args:
+        manifest: of the checkpoint.
+        model: of this run.
+        loader: of this run.
+        extras: what else must be equal in the saved recipe, by name.
+        path: of the checkpoint, for messages.
 
     Raises:
         CheckpointError: names the first difference.
@@ -49,8 +58,8 @@ def check_resume(manifest: dict[str, Any], model: torch.nn.Module, loader: Loade
         )
     recipe = manifest["recipe"]
     reference = Fraction(recipe["reference_batch"])
-    current = describe_recipe(loader, reference)
-    for key in RECIPE_KEYS:
+    current = {**describe_recipe(loader, reference), **extras}
+    for key in (*RECIPE_KEYS, *extras):
         if recipe[key] != current[key]:
             raise CheckpointError(
                 f"{path} was trained with {key} = {recipe[key]}, this run has {current[key]}: it cannot go on at the exact sample",

@@ -17,8 +17,9 @@ from hvd_trainer.comm.derived import agree
 from hvd_trainer.comm.on_root import on_root
 from hvd_trainer.data.loader import Loader
 from hvd_trainer.errors import ConfigError
-from hvd_trainer.log import say
+from hvd_trainer.log import say, warn
 from hvd_trainer.optim.distributed import DistributedOptimizer
+from hvd_trainer.optim.rates import REFERENCE
 from hvd_trainer.optim.replicas import broadcast_model, replica_check
 from hvd_trainer.optim.scaling import RuleLike, scaling_rule
 from hvd_trainer.optim.schedules import TorchSchedule, as_schedule
@@ -166,7 +167,8 @@ class Trainer:
 
         part_row: list[dict[str, Any]] = []
         self.model.train()
-        while not self.is_last_step:
+        # A run that was stopped in mid-epoch and has nothing left to do still owes the row of that part.
+        while not self.is_last_step or not (self.is_epoch_end or part_row):
             row = self._train_epoch()
             for callback in self.callbacks:
                 callback.epoch_end(self, row)
@@ -185,8 +187,11 @@ class Trainer:
     def _train_epoch(self) -> dict[str, Any]:
         """The rest of the current epoch, or what `total_steps` leaves of it."""
         epoch, first_step = divmod(self.step, self.loader.steps_per_epoch)
-        samples, started_s = 0, time.perf_counter()
+        samples, samples_per_s, started_s = 0, 0.0, time.perf_counter()
+        lr = self.learning_rate.current()
         for batch in self.loader.epoch(epoch, first_step):
+            if self.is_last_step:
+                break
             self.comm.where = f"step {self.step + 1} (epoch {epoch + 1})"
             self.learning_rate.apply(self.step)
             loss = train_step(self.model, self.loss_fn, batch, self.optimizer)
@@ -200,8 +205,6 @@ class Trainer:
                 self.learning_rate.after_step(self.step, None)
             for callback in self.callbacks:
                 callback.step_end(self, report)
-            if self.is_last_step:
-                break
         return {"epoch": epoch + 1, "step": self.step, "loss": self._epoch_loss.mean, "lr": lr[0], "samples_per_s": samples_per_s}
 
     # -- start and resume -------------------------------------------------------------------------------------------
@@ -236,13 +239,17 @@ class Trainer:
     def _resume(self, path: str) -> None:
         def read() -> dict[str, Any]:
             state, manifest = load(path)
-            check_resume(manifest, self.model, self.loader, path)
+            check_resume(manifest, self.model, self.loader, self._recipe_extras(), path)
             return state
 
         # Rank 0 reads and every rank loads the same bytes; nothing is broadcast piece by piece afterwards.
         state = on_root(self.comm, read, self.comm.unique_name("resume.read"))
+        given = [group[REFERENCE] for group in self.optimizer.param_groups]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        kept = [group[REFERENCE] for group in self.optimizer.param_groups]
+        if kept != given:
+            warn(f"note: the learning rates {given} of this start are not used; the checkpoint goes on with {kept}", rank=self.comm.rank)
         self.learning_rate.load_state_dict(state["schedule"])
         self.step, self.history = state["step"], state["history"]
         self._epoch_loss = Weighted(*state["epoch_loss"])
@@ -255,6 +262,14 @@ class Trainer:
             rng.reseed(self.loader.seed, self.step, self.comm.rank)
         replica_check(self.model, self.comm)
         say(f"resumed from {path} at step {self.step}", rank=self.comm.rank)
+
+    def _recipe_extras(self) -> dict[str, str]:
+        """What else a resume may not change, as the names that a message can show."""
+        return {
+            "lr_scaling": self.rule.name,
+            "schedule": self._schedule.kind,
+            "optimizer": type(self._user_optimizer).__name__,
+        }
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """State and manifest of the run as it stands; call on all ranks (their random states are gathered)."""
@@ -271,7 +286,7 @@ class Trainer:
         }
         manifest = {
             "model": describe_model(self.model),
-            "recipe": describe_recipe(self.loader, self.optimizer.reference_batch),
+            "recipe": {**describe_recipe(self.loader, self.optimizer.reference_batch), **self._recipe_extras()},
             "torch": torch.__version__,
         }
         return state, manifest
