@@ -35,8 +35,6 @@ def clip_norm_(params: Iterable[torch.Tensor], max_norm: float) -> float:
 
 def clip_value_(params: Iterable[torch.Tensor], max_value: float) -> None:
     """Clamp every component of the gradients, in place, to [-max_value, max_value]; real and imaginary parts alike."""
-    params = list(params)
-    torch.nn.utils.clip_grad_value_([param for param in params if not param.is_complex()], max_value)
-    for param in params:
-        if param.is_complex() and param.grad is not None:
-            torch.view_as_real(param.grad).clamp_(-max_value, max_value)
+    with torch.no_grad():
+        for grad in [param.grad for param in params if param.grad is not None]:
+            (torch.view_as_real(grad) if grad.is_complex() else grad).clamp_(-max_value, max_value)
