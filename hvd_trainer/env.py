@@ -14,12 +14,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, MutableMapping
-from typing import Optional
 
 from hvd_trainer.errors import ConfigError
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-LAUNCH_PREFIXES = ("OMPI_COMM_WORLD_", "PMIX_RANK", "PMI_", "MPI_LOCAL", "SLURM_", "HOROVOD_", "RANK", "WORLD_SIZE", "LOCAL_")
+LAUNCH_PREFIXES = (
+    "OMPI_COMM_WORLD_",
+    "PMIX_RANK",
+    "PMI_",
+    "MPI_LOCAL",
+    "SLURM_",
+    "HOROVOD_",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_",
+)
 
 
 def snapshot() -> dict[str, str]:
@@ -34,7 +43,18 @@ def launch_variables(env: Mapping[str, str]) -> dict[str, str]:
         >>> launch_variables({"PMI_RANK": "1", "HOME": "/root"})
         {'PMI_RANK': '1'}
     """
-    wanted = ("RANK", "SIZE", "NTASKS", "PROCID", "NUM_TASKS", "LOCALID", "LOCALNRANKS", "STEP_ID", "JOB_ID", "CONTROLLER")
+    wanted = (
+        "RANK",
+        "SIZE",
+        "NTASKS",
+        "PROCID",
+        "NUM_TASKS",
+        "LOCALID",
+        "LOCALNRANKS",
+        "STEP_ID",
+        "JOB_ID",
+        "CONTROLLER",
+    )
     return {k: env[k] for k in sorted(env) if k.startswith(LAUNCH_PREFIXES) and k.endswith(wanted)}
 
 
@@ -50,7 +70,7 @@ def own_setting(name: str, given: object) -> tuple[object, str]:
     return (value, variable) if value else (given, "")
 
 
-def checked(given: Optional[bool]) -> bool:
+def checked(given: bool | None) -> bool:
     """Whether every collective is compared over the ranks: HVD_TRAINER_CHECKED, else what the script gave, else not.
 
     Raises:
@@ -72,12 +92,12 @@ def user_threads(env: Mapping[str, str]) -> str:
     return ""
 
 
-def visible_devices(env: Mapping[str, str]) -> Optional[str]:
+def visible_devices(env: Mapping[str, str]) -> str | None:
     """CUDA_VISIBLE_DEVICES, None where it is not set."""
     return env.get("CUDA_VISIBLE_DEVICES")
 
 
-def set_default(name: str, value: str, env: Optional[MutableMapping[str, str]] = None) -> None:
+def set_default(name: str, value: str, env: MutableMapping[str, str] | None = None) -> None:
     """Set a variable for the libraries loaded later, unless the user set it."""
     (os.environ if env is None else env).setdefault(name, value)
 

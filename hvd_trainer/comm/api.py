@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import Any
 
 import torch
 
@@ -39,11 +40,11 @@ class Pending:
     """An allreduce under way. `wait()` returns the tensor that was passed, now holding the result."""
 
     def __init__(
-        self, tensor: torch.Tensor, wait: Optional[Callable[[], None]] = None, done: Optional[Callable[[], bool]] = None
+        self, tensor: torch.Tensor, wait: Callable[[], None] | None = None, done: Callable[[], bool] | None = None
     ) -> None:
         self.tensor = tensor
         self._wait, self._done = wait, done
-        self._flying: Optional[set[str]] = None
+        self._flying: set[str] | None = None
         self._name = ""
 
     def track(self, flying: set[str], name: str) -> Pending:
@@ -126,7 +127,9 @@ class Communicator(abc.ABC):
             CollectiveError: unknown op, a name that is in flight, or (checked mode) ranks that disagree.
         """
         if op not in OPS:
-            raise CollectiveError(f"allreduce_({name!r}, op={op!r})", f"op one of {', '.join(OPS)}", "a mean is a sum divided once")
+            raise CollectiveError(
+                f"allreduce_({name!r}, op={op!r})", f"op one of {', '.join(OPS)}", "a mean is a sum divided once"
+            )
         if name in self._flying:
             raise CollectiveError(
                 f"allreduce_({name!r}): this name is under way already, at {self.where}",
@@ -198,12 +201,16 @@ class Communicator(abc.ABC):
 
     def _check_root(self, kind: str, name: str, root: int) -> None:
         if not 0 <= root < self.size:
-            raise CollectiveError(f"{kind}({name!r}, root={root})", f"root 0 .. {self.size - 1}", "name a rank of this job")
+            raise CollectiveError(
+                f"{kind}({name!r}, root={root})", f"root 0 .. {self.size - 1}", "name a rank of this job"
+            )
 
-    def _check(self, kind: str, name: str, tensor: Optional[torch.Tensor], detail: str) -> None:
+    def _check(self, kind: str, name: str, tensor: torch.Tensor | None, detail: str) -> None:
         """In the checked mode: raise on all ranks, naming rank, tensor and shapes, where the ranks' calls differ."""
         if self.closed:
-            raise CollectiveError(f"{kind} {name!r} after close()", fix="close the communicator at the very end of the program")
+            raise CollectiveError(
+                f"{kind} {name!r} after close()", fix="close the communicator at the very end of the program"
+            )
         if not self.checked or self.size == 1:
             return
         shape = None if tensor is None else tuple(tensor.shape)

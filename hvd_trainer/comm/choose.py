@@ -65,7 +65,9 @@ class InstalledParts:
         try:
             mpi.load()
         except (ImportError, RuntimeError, OSError) as error:
-            return f"mpi4py does not work ({first_line(error)})" if module_exists("mpi4py") else "mpi4py is not installed"
+            return (
+                f"mpi4py does not work ({first_line(error)})" if module_exists("mpi4py") else "mpi4py is not installed"
+            )
         return ""
 
     def horovod_installed(self) -> bool:
@@ -131,13 +133,17 @@ def choose(backend: str, engine: str, launched: Launched, parts: Parts) -> Choic
     check_name("engine", engine, ENGINES)
     check_name("backend", backend, BACKENDS)
     if engine == "torch":
-        raise ConfigError("engine 'torch' is not available in this version", "horovod, mpi, single, auto", "leave engine='auto'")
+        raise ConfigError(
+            "engine 'torch' is not available in this version", "horovod, mpi, single, auto", "leave engine='auto'"
+        )
     if backend == "nccl":
         check_gpus(launched, parts)
     if engine == "mpi" and backend not in ("auto", "mpi"):
         raise ConfigError(f"engine 'mpi' with backend {backend!r}", "backend 'mpi' or 'auto'", instead_of_mpi(backend))
     if engine == "single" and backend not in ("auto", "none"):
-        raise ConfigError(f"engine 'single' with backend {backend!r}", "backend 'none' or 'auto'", "leave engine='auto'")
+        raise ConfigError(
+            f"engine 'single' with backend {backend!r}", "backend 'none' or 'auto'", "leave engine='auto'"
+        )
     if launched.size == 1 and engine in ("auto", "single"):
         return Choice("single", "none", "one process" if engine == "auto" else "one process, as asked")
     if engine == "single":
@@ -147,9 +153,13 @@ def choose(backend: str, engine: str, launched: Launched, parts: Parts) -> Choic
             "start it without a launcher (python train.py), or leave engine='auto'",
         )
     if backend == "none":
-        raise ConfigError(f"backend 'none' with {launched.size} processes", "auto, nccl, mpi or gloo", "leave backend='auto'")
+        raise ConfigError(
+            f"backend 'none' with {launched.size} processes", "auto, nccl, mpi or gloo", "leave backend='auto'"
+        )
     if launched.launcher == "torchrun":
-        raise ConfigError("the processes were started by torchrun", "mpirun, horovodrun or srun --mpi=...", f"start with {START}")
+        raise ConfigError(
+            "the processes were started by torchrun", "mpirun, horovodrun or srun --mpi=...", f"start with {START}"
+        )
     if launched.launcher == "horovod-gloo":
         return under_gloo(backend, engine, launched, parts)
     return under_mpi(backend, engine, launched, parts)
@@ -209,7 +219,10 @@ def gpu_choice(backend: str, reason: str, launched: Launched, parts: Parts) -> t
         return None, ""
     ranks = launched.local_size or 1
     if ranks > gpus and not parts.own_gpu():
-        return None, f"{ranks} ranks share {gpus} GPUs on a node, so they train on CPUs: start {gpus} a node to use the GPUs."
+        return (
+            None,
+            f"{ranks} ranks share {gpus} GPUs on a node, so they train on CPUs: start {gpus} a node to use the GPUs.",
+        )
     if "nccl" not in parts.horovod_backends():
         return None, f"The GPUs stay unused: there is no Horovod with NCCL ({INSTALL_HOROVOD})."
     return Choice("horovod", "nccl", f"{reason}; one GPU a rank"), ""
@@ -219,7 +232,9 @@ def under_gloo(backend: str, engine: str, launched: Launched, parts: Parts) -> C
     """The choice under `horovodrun --gloo`, which starts the processes without MPI."""
     if engine == "mpi" or backend == "mpi":
         asked = "engine 'mpi'" if engine == "mpi" else "backend 'mpi'"
-        raise ConfigError(f"{asked}, but the processes were started by horovodrun --gloo", "gloo", f"start with {START}")
+        raise ConfigError(
+            f"{asked}, but the processes were started by horovodrun --gloo", "gloo", f"start with {START}"
+        )
     reason = f"started {launched.started_by}"
     choice, advice = gpu_choice(backend, reason, launched, parts)
     return choice or horovod_choice("gloo", reason, parts, advice)
@@ -248,7 +263,9 @@ def under_mpi(backend: str, engine: str, launched: Launched, parts: Parts) -> Ch
         without = "" if parts.horovod_installed() else f"; without Horovod, which `{INSTALL_HOROVOD}` adds"
         return Choice("mpi", "mpi", f"{reason}; lowest latency on CPUs{without}", advice)
     if engine == "mpi":
-        raise MissingPartError(problem, "mpi4py with the MPI of the launcher", f"run: {INSTALL_MPI}; or leave engine='auto'")
+        raise MissingPartError(
+            problem, "mpi4py with the MPI of the launcher", f"run: {INSTALL_MPI}; or leave engine='auto'"
+        )
     if "mpi" in parts.horovod_backends():
         return Choice("horovod", "mpi", f"{reason}; {problem}", advice)
     second = parts.horovod_problem() or "Horovod was built without mpi"

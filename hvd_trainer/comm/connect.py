@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import math
 import shutil
-from typing import Any, Optional
+from typing import Any
 
 import torch
 
@@ -16,14 +16,16 @@ from hvd_trainer.comm.derived import agree_on
 from hvd_trainer.comm.horovod import HorovodCommunicator
 from hvd_trainer.comm.mpi import MpiCommunicator
 from hvd_trainer.comm.single import SingleCommunicator
-from hvd_trainer.errors import ConfigError, StartError
+from hvd_trainer.errors import ConfigError
 
 LONGEST_TIMEOUT_S = 30 * 24 * 3600.0
 
-_current: Optional[Communicator] = None
+_current: Communicator | None = None
 
 
-def init(backend: str = "auto", engine: str = "auto", timeout_s: float = 600.0, *, checked: Optional[bool] = None) -> Communicator:
+def init(
+    backend: str = "auto", engine: str = "auto", timeout_s: float = 600.0, *, checked: bool | None = None
+) -> Communicator:
     """Connect the processes that the launcher started and return their communicator.
 
     The environment variables HVD_TRAINER_BACKEND, _ENGINE, _TIMEOUT_S and _CHECKED win over the arguments: they come from
@@ -59,7 +61,7 @@ def init(backend: str = "auto", engine: str = "auto", timeout_s: float = 600.0, 
     comm = make(choice, limit, env.checked(checked))
     _current = comm
     if comm.size != started.size:
-        raise StartError(*lonely(comm, started))
+        raise guard.LonelyRank(*lonely(comm, started))
     guard.install(comm)
     comm.on_close.append(guard.uninstall)
     atexit.register(guard.at_exit, comm)  # after the engine's own handlers, so it runs before them
@@ -119,19 +121,23 @@ def settle(comm: Communicator, variables: dict[str, str]) -> str:
     """What all ranks must share: compare the settings, divide the cores; returns the words on threads."""
     mine = (comm.engine, comm.backend, comm.timeout_s, comm.checked)
     gpu = str(torch.cuda.get_device_properties(comm.device).uuid) if comm.device.type == "cuda" else ""
-    every = comm._gather_objects((mine, comm.node, threads.my_cores(), gpu), "settings")  # before checked mode is known to agree
+    every = comm._gather_objects(
+        (mine, comm.node, threads.my_cores(), gpu), "settings"
+    )  # before checked mode is known to agree
     agree_on([settings for settings, *_ in every], "engine, backend, timeout_s, checked")
     gpus = [(node, gpu) for _, node, _, gpu in every if gpu]
     if len(set(gpus)) < len(gpus):
         raise ConfigError(
-            "two ranks use the same GPU", "one GPU a rank", "start as many ranks as GPUs; see CUDA_VISIBLE_DEVICES of each rank"
+            "two ranks use the same GPU",
+            "one GPU a rank",
+            "start as many ranks as GPUs; see CUDA_VISIBLE_DEVICES of each rank",
         )
     cores = [cores for _, node, cores, _ in every if node == comm.node]
     return threads.apply(threads.threads_for(comm.local_rank, cores, threads.cgroup_quota()), variables)
 
 
 def lonely(comm: Communicator, started: launched.Launched) -> tuple[str, str, str]:
-    """The words of the StartError for N processes that do not see each other."""
+    """The words of the error for N processes that do not see each other."""
     seen = ", ".join(f"{k}={v}" for k, v in started.seen.items()) or "none"
     given = (
         f"{started.size} processes were started {started.started_by}, but {comm.engine} sees {comm.size}: "
@@ -154,4 +160,8 @@ def loaded_libraries(maps: str = "/proc/self/maps") -> list[str]:
             paths = {line.split(maxsplit=5)[5].strip() for line in file if line.count("/") > 1}
     except OSError:
         return []
-    return sorted(p for p in paths if p.rsplit("/", 1)[-1].startswith(("libmpi.", "libmpi-", "libmpich.", "libpmix.", "libpmi.", "libpmi2.")))
+    return sorted(
+        p
+        for p in paths
+        if p.rsplit("/", 1)[-1].startswith(("libmpi.", "libmpi-", "libmpich.", "libpmix.", "libpmi.", "libpmi2."))
+    )

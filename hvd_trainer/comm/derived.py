@@ -48,7 +48,9 @@ def agree_on(values: Sequence[Hashable], what: str) -> None:
     groups: dict[str, list[int]] = {}
     for rank, v in enumerate(values):
         groups.setdefault(repr(v), []).append(rank)
-    lines = [f"  rank{'s' if len(r) > 1 else ''} {', '.join(map(str, r))}: {v}" for v, r in list(groups.items())[:SHOWN]]
+    lines = [
+        f"  rank{'s' if len(r) > 1 else ''} {', '.join(map(str, r))}: {v}" for v, r in list(groups.items())[:SHOWN]
+    ]
     if len(groups) > SHOWN:
         lines.append(f"  ... and {len(groups) - SHOWN} other values")
     raise CollectiveError(

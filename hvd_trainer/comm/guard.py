@@ -15,11 +15,11 @@ import threading
 import time
 import traceback
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Optional
+from typing import TYPE_CHECKING, NoReturn
 
-from hvd_trainer import env, log
+from hvd_trainer import env, errors, log
 from hvd_trainer.comm import launched
-from hvd_trainer.errors import CollectiveError, HvdTrainerError
+from hvd_trainer.errors import CollectiveError, HvdTrainerError, StartError
 
 if TYPE_CHECKING:
     from hvd_trainer.comm.api import Communicator
@@ -30,17 +30,21 @@ LONGEST_GRACE_S = 2.0
 CONSEQUENCE_GRACE_S = 2.5
 HARD_EXIT_S = 3.0  # after this, the process ends whatever the launcher's abort does
 
-_installed: Optional[Guard] = None
+_installed: Guard | None = None
 
 
 class OtherRankEnded(CollectiveError):
     """A collective broke because another rank ended: the cause is that rank's to tell."""
 
 
+class LonelyRank(StartError):
+    """The library does not see the other ranks. All ranks find that alike, and nobody can end the others: rank 0 speaks."""
+
+
 class Guard:
     """The hooks of one job: `sys.excepthook`, and for several ranks `sys.exit`, which calls no hook."""
 
-    def __init__(self, comm: Optional[Communicator]) -> None:
+    def __init__(self, comm: Communicator | None) -> None:
         self.comm = comm
         self.exit_status: object = None
         self._excepthook, self._exit = sys.excepthook, sys.exit
@@ -58,11 +62,11 @@ class Guard:
         if sys.exit is self._on_exit:
             sys.exit = self._exit
 
-    def on_error(self, kind: type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+    def on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if place(self.comm)[1] > 1:
             fail_job(error, self.comm)
         if isinstance(error, HvdTrainerError):
-            log.warn(f"hvd_trainer: {kind.__name__}: {error}")
+            log.warn(f"hvd_trainer: {public_name(kind)}: {error}")
         else:
             self._excepthook(kind, error, trace)
 
@@ -72,7 +76,7 @@ class Guard:
         self._exit(status)
 
 
-def install(comm: Optional[Communicator]) -> None:
+def install(comm: Communicator | None) -> None:
     """From now on an uncaught error in this process ends the job; `uninstall` undoes it. None: not connected yet."""
     global _installed
     uninstall()
@@ -98,13 +102,13 @@ def at_exit(comm: Communicator) -> None:
     comm.close()
 
 
-def who(comm: Optional[Communicator] = None) -> str:
-    """"rank 1 of 4": from the communicator, or from what the launcher says while there is none."""
+def who(comm: Communicator | None = None) -> str:
+    """ "rank 1 of 4": from the communicator, or from what the launcher says while there is none."""
     rank, size = place(comm)
     return f"rank {rank} of {size}"
 
 
-def place(comm: Optional[Communicator] = None) -> tuple[int, int]:
+def place(comm: Communicator | None = None) -> tuple[int, int]:
     """Rank and size, from the larger of the communicator's view and the launcher's."""
     if comm is not None and comm.size > 1:
         return comm.rank, comm.size
@@ -112,7 +116,7 @@ def place(comm: Optional[Communicator] = None) -> tuple[int, int]:
     return seen.rank, seen.size
 
 
-def fail_job(error: BaseException, comm: Optional[Communicator] = None) -> NoReturn:
+def fail_job(error: BaseException, comm: Communicator | None = None) -> NoReturn:
     """Tell the user about an uncaught error, once for the job, and end all its ranks.
 
     Args:
@@ -142,6 +146,8 @@ def fail_job(error: BaseException, comm: Optional[Communicator] = None) -> NoRet
         raise error
     if code == 0:
         raise error
+    if isinstance(error, LonelyRank) and rank > 0:
+        exit_now(code)
     time.sleep(grace(error, rank))
     log.warn(describe(error, rank, size, comm.where if comm is not None else "start"))
     if comm is not None and comm.size > 1:
@@ -181,15 +187,25 @@ def describe(error: BaseException, rank: int, size: int, where: str) -> str:
     """The message: what failed, on which rank, at which step; a traceback only where the program, not the user, is at fault."""
     line = f"hvd_trainer: rank {rank} of {size} failed at {where}: "
     if isinstance(error, CollectiveError) and str(error).startswith("rank "):  # says itself which rank and where
-        return f"hvd_trainer: {type(error).__name__}: {error}"
+        return f"hvd_trainer: {public_name(type(error))}: {error}"
     if isinstance(error, HvdTrainerError):
-        return f"{line}{type(error).__name__}: {error}"
+        return f"{line}{public_name(type(error))}: {error}"
     if isinstance(error, SystemExit):
         return f"hvd_trainer: rank {rank} of {size} ended at {where} with sys.exit({error.code!r}); the other ranks are ended too"
     if isinstance(error, KeyboardInterrupt):
         return f"hvd_trainer: rank {rank} of {size} was interrupted (Ctrl-C) at {where}"
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
     return f"{line}{type(error).__name__}: {error}\n{text}"
+
+
+def public_name(kind: type[BaseException]) -> str:
+    """The name that users know: of the class in `hvd_trainer.errors` where `kind` is an internal one of ours.
+
+    Example:
+        >>> public_name(OtherRankEnded), public_name(KeyError)
+        ('CollectiveError', 'KeyError')
+    """
+    return next((k.__name__ for k in kind.__mro__ if k.__module__ == errors.__name__), kind.__name__)
 
 
 def end(comm: Communicator, code: int) -> NoReturn:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -43,11 +44,14 @@ class HorovodCommunicator(Communicator):
             hvd.init()
         except Exception as error:  # Horovod raises whatever its parts raise
             raise StartError(
-                f"{guard.who()}: Horovod did not start: {error}", fix="see whether all ranks started and can reach each other"
+                f"{guard.who()}: Horovod did not start: {error}",
+                fix="see whether all ranks started and can reach each other",
             ) from error
         watch.leave()
         watch.stop()
-        self.topology = Topology(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size())
+        self.topology = Topology(
+            hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()
+        )
         self._ops = {"sum": hvd.Sum, "max": hvd.Max, "min": hvd.Min}
         self.topology = topology.from_hosts(self.rank, self._gather_objects(topology.this_host(), "hosts"))
         if backend == "nccl":
@@ -131,7 +135,9 @@ class HorovodCommunicator(Communicator):
         given = f"{guard.who(self)}: {kind} {name!r} failed at {self.where}"
         ended = ("shut down", "Connection", "closed by peer", "Timed out", "reset by peer", "Read error")
         if any(word in text for word in ended):
-            return guard.OtherRankEnded(f"{given}: another rank ended or does not answer", fix="see that rank's message or the launcher's")
+            return guard.OtherRankEnded(
+                f"{given}: another rank ended or does not answer", fix="see that rank's message or the launcher's"
+            )
         return CollectiveError(f"{given}: {text}", fix="pass the same name, shape, dtype and op on every rank")
 
     def abort(self, code: int) -> None:

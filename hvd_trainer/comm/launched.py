@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Optional
 
 from hvd_trainer import env as environment
 
@@ -38,13 +37,13 @@ class Launched:
     launcher: str = "none"
     rank: int = 0
     size: int = 1
-    local_rank: Optional[int] = None
-    local_size: Optional[int] = None
+    local_rank: int | None = None
+    local_size: int | None = None
     seen: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def started_by(self) -> str:
-        """"by mpirun", "by horovodrun --gloo", ...: for messages."""
+        """ "by mpirun", "by horovodrun --gloo", ...: for messages."""
         return STARTED_BY[self.launcher]
 
     @property
@@ -72,14 +71,16 @@ def read(env: Mapping[str, str]) -> Launched:
     """
     seen = environment.launch_variables(env)
 
-    def number(*names: str) -> Optional[int]:
+    def number(*names: str) -> int | None:
         for name in names:
             text = env.get(name, "").strip()
             if text.isdigit():
                 return int(text)
         return None
 
-    def found(launcher: str, rank: Optional[int], size: Optional[int], local: tuple[Optional[int], Optional[int]]) -> Optional[Launched]:
+    def found(
+        launcher: str, rank: int | None, size: int | None, local: tuple[int | None, int | None]
+    ) -> Launched | None:
         if rank is None or size is None or not rank < size:
             return None
         local_rank, local_size = local
@@ -112,7 +113,7 @@ def read(env: Mapping[str, str]) -> Launched:
     return next((c for c in candidates if c is not None), Launched(seen=seen))
 
 
-def tasks_on_node(env: Mapping[str, str]) -> Optional[int]:
+def tasks_on_node(env: Mapping[str, str]) -> int | None:
     """Tasks of the SLURM step on this node, from SLURM_STEP_TASKS_PER_NODE ("2(x3),1") and SLURM_NODEID.
 
     Example:

@@ -38,7 +38,9 @@ class MpiCommunicator(Communicator):
             wait_for_other_ranks_in_mpi_init(MPI, timeout_s)
             atexit.register(finalize)
         self._comm = MPI.COMM_WORLD.Dup()  # our messages cannot meet those of the user's mpi4py
-        self._watch = Watchdog(timeout_s, self._describe, lambda error: guard.fail_job(error, self), self._ended_neighbour)
+        self._watch = Watchdog(
+            timeout_s, self._describe, lambda error: guard.fail_job(error, self), self._ended_neighbour
+        )
         self._watch.start()
         self._types = {
             torch.float32: MPI.FLOAT,
@@ -52,7 +54,7 @@ class MpiCommunicator(Communicator):
         self.topology = topology.from_hosts(self._comm.rank, hosts)
 
     def _ended_neighbour(self) -> str:
-        """"rank 3", where the rank before this one has left; called by the watchdog while a collective hangs.
+        """ "rank 3", where the rank before this one has left; called by the watchdog while a collective hangs.
 
         Where some ranks have left and the others wait, one of those waiting follows one that left.
         """
@@ -75,7 +77,9 @@ class MpiCommunicator(Communicator):
             item = self._queue.popleft()
             work = item.work
             if work.numel():
-                self._call("allreduce", item.name, self._comm.Allreduce, self._mpi.IN_PLACE, self._buffer(work), item.op)
+                self._call(
+                    "allreduce", item.name, self._comm.Allreduce, self._mpi.IN_PLACE, self._buffer(work), item.op
+                )
             staging.unstage(item.tensor, work)
             item.finished = True
 

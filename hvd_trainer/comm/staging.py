@@ -39,7 +39,9 @@ def check(tensor: torch.Tensor, device: torch.device, what: str) -> None:
         fix = "move it: tensor.cpu()" if device.type == "cpu" else f"move it: tensor.to({str(device)!r})"
         if tensor.is_cuda:
             fix += '; or reduce on GPUs: ht.init(backend="nccl")'
-        raise CollectiveError(f"{what}: {shown(tensor)} is on {tensor.device}", f"tensors on {device.type}, comm.device", fix)
+        raise CollectiveError(
+            f"{what}: {shown(tensor)} is on {tensor.device}", f"tensors on {device.type}, comm.device", fix
+        )
     if tensor.dtype not in WORK_DTYPE:
         allowed = ", ".join(str(d).replace("torch.", "") for d in WORK_DTYPE)
         fix = "convert it, e.g. torch.view_as_real(tensor) or tensor.float()"
@@ -51,7 +53,7 @@ def check(tensor: torch.Tensor, device: torch.device, what: str) -> None:
 
 
 def shown(tensor: torch.Tensor) -> str:
-    """"a float32 tensor of shape [2, 3]"."""
+    """ "a float32 tensor of shape [2, 3]"."""
     return f"a {str(tensor.dtype).replace('torch.', '')} tensor of shape {list(tensor.shape)}"
 
 
@@ -70,7 +72,10 @@ def stage(tensor: torch.Tensor, reducing: bool = True) -> torch.Tensor:
 
 def unstage(tensor: torch.Tensor, work: torch.Tensor, reducing: bool = True) -> None:
     """Put a result back; nothing to do where `stage` gave the tensor's own memory."""
-    if work.data_ptr() == tensor.data_ptr() and work.numel() * work.element_size() == tensor.numel() * tensor.element_size():
+    if (
+        work.data_ptr() == tensor.data_ptr()
+        and work.numel() * work.element_size() == tensor.numel() * tensor.element_size()
+    ):
         return
     if not reducing:
         work = work.view(tensor.dtype).view(tensor.shape)

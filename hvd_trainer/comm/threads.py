@@ -6,14 +6,13 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Optional
 
 import torch
 
 from hvd_trainer import env as environment
 
 
-def threads_for(rank: int, cores: Sequence[Collection[int]], quota: Optional[float] = None) -> int:
+def threads_for(rank: int, cores: Sequence[Collection[int]], quota: float | None = None) -> int:
     """Threads for one rank of a node.
 
     Args:
@@ -50,7 +49,7 @@ def first_sibling(cpu: int, root: Path = Path("/sys/devices/system/cpu")) -> int
         return cpu
 
 
-def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> Optional[float]:
+def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     """Cores' worth of time that the container may use, from cgroup 2 or 1; None where there is no limit."""
     try:
         limit, period = (root / "cpu.max").read_text().split()

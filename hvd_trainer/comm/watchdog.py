@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from typing import Callable, Optional
+from collections.abc import Callable
 
 from hvd_trainer.errors import CollectiveError, CollectiveTimeout
 
@@ -39,9 +39,9 @@ class Watchdog:
     ) -> None:
         self.timeout_s = timeout_s
         self._describe, self._expired, self._ended = describe, expired, ended
-        self._now: Optional[tuple[str, str]] = None
+        self._now: tuple[str, str] | None = None
         self._stop = threading.Event()
-        self._thread: Optional[threading.Thread] = None
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the thread; a second call does nothing."""

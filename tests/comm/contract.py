@@ -16,7 +16,16 @@ from hvd_trainer.comm.connect import init
 from hvd_trainer.comm.derived import agree, any_rank
 from hvd_trainer.errors import CollectiveError
 
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.bool)
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+)
 FOLD = {"sum": lambda x: x.sum(0), "max": lambda x: x.amax(0), "min": lambda x: x.amin(0)}
 
 
@@ -32,7 +41,9 @@ def expected(comm: Communicator, shape: tuple[int, ...], dtype: torch.dtype, op:
 
 
 def assert_equal(got: torch.Tensor, want: torch.Tensor) -> None:
-    assert got.dtype == want.dtype and got.shape == want.shape, f"{got.dtype} {got.shape}, not {want.dtype} {want.shape}"
+    assert got.dtype == want.dtype and got.shape == want.shape, (
+        f"{got.dtype} {got.shape}, not {want.dtype} {want.shape}"
+    )
     assert torch.equal(got.cpu(), want), f"{got}, not {want}"
 
 
@@ -122,7 +133,12 @@ def check_other_collectives_between(comm: Communicator) -> None:
 
 
 def check_same_bits_and_close(comm: Communicator) -> None:
-    for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-14), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)):
+    for dtype, tolerance in (
+        (torch.float32, 1e-6),
+        (torch.float64, 1e-14),
+        (torch.float16, 2e-3),
+        (torch.bfloat16, 1e-2),
+    ):
         for count in (1, 17, 1000, 100_003):
             every = [torch.randn(count, generator=torch.Generator().manual_seed(r)).to(dtype) for r in range(comm.size)]
             tensor = every[comm.rank].clone().to(comm.device)
@@ -138,7 +154,9 @@ def check_half_is_summed_in_single(comm: Communicator) -> None:
     assert torch.isfinite(tensor).all() and (tensor - 40000).abs().max() <= 64
     if comm.size > 2:  # 1 + eps/2 + eps/2 keeps the eps only if it is rounded once
         eps = torch.finfo(torch.bfloat16).eps
-        tensor = torch.tensor([1.0 if comm.rank == 0 else eps / 2 if comm.rank < 3 else 0.0], dtype=torch.bfloat16, device=comm.device)
+        tensor = torch.tensor(
+            [1.0 if comm.rank == 0 else eps / 2 if comm.rank < 3 else 0.0], dtype=torch.bfloat16, device=comm.device
+        )
         comm.allreduce_(tensor, "once").wait()
         assert tensor.item() == 1 + eps
 
@@ -150,7 +168,11 @@ def check_broadcast(comm: Communicator) -> None:
                 tensor = values(comm.rank, shape, dtype).to(comm.device)
                 assert comm.broadcast_(tensor, root, f"b.{dtype}") is tensor
                 assert_equal(tensor, values(root, shape, dtype))
-    nan = torch.tensor([float("nan"), -0.0, float("inf")], device=comm.device) if comm.rank == 0 else torch.zeros(3, device=comm.device)
+    nan = (
+        torch.tensor([float("nan"), -0.0, float("inf")], device=comm.device)
+        if comm.rank == 0
+        else torch.zeros(3, device=comm.device)
+    )
     comm.broadcast_(nan, 0)
     same_everywhere(comm, nan)
     parameter = torch.nn.Parameter(values(comm.rank, (6, 2), torch.float32).to(comm.device))
@@ -163,12 +185,18 @@ def check_broadcast(comm: Communicator) -> None:
 def check_objects(comm: Communicator) -> None:
     mine = {"rank": comm.rank, "text": "x" * comm.rank, "tensor": torch.arange(comm.rank)}
     every = comm.gather_objects(mine)
-    assert [e["rank"] for e in every] == list(range(comm.size)) and [len(e["tensor"]) for e in every] == list(range(comm.size))
+    assert [e["rank"] for e in every] == list(range(comm.size)) and [len(e["tensor"]) for e in every] == list(
+        range(comm.size)
+    )
     assert comm.gather_objects(None) == [None] * comm.size
     big = bytes(3_000_000 + comm.rank)
     assert [len(b) for b in comm.gather_objects(big)] == [3_000_000 + r for r in range(comm.size)]
     for root in range(comm.size):
-        assert comm.broadcast_object(("from", comm.rank, big) if comm.rank == root else None, root) == ("from", root, bytes(len(big) - comm.rank + root))
+        assert comm.broadcast_object(("from", comm.rank, big) if comm.rank == root else None, root) == (
+            "from",
+            root,
+            bytes(len(big) - comm.rank + root),
+        )
     assert comm.broadcast_object(None) is None
 
 
@@ -183,7 +211,11 @@ def check_a_name_in_flight_twice(comm: Communicator) -> None:
 def check_refused_tensors(comm: Communicator) -> None:
     zeros = torch.zeros(2, device=comm.device)
     raises(lambda: comm.allreduce_(zeros, "x", "mean"), "op='mean'", "sum, max, min")
-    raises(lambda: comm.allreduce_(torch.zeros(2, dtype=torch.complex64, device=comm.device), "c"), "complex64", "dtype one of")
+    raises(
+        lambda: comm.allreduce_(torch.zeros(2, dtype=torch.complex64, device=comm.device), "c"),
+        "complex64",
+        "dtype one of",
+    )
     raises(lambda: comm.allreduce_(torch.zeros(1, device=comm.device).expand(4), "e"), "expanded", "contiguous()")
     raises(lambda: comm.allreduce_(torch.zeros(3, 3, device=comm.device).to_sparse(), "s"), "sparse", "to_dense")
     if comm.device.type == "cpu":
@@ -203,14 +235,29 @@ def check_checked_mode(comm: Communicator) -> None:
     was, comm.checked, comm.where = comm.checked, True, "step 7"
     try:
         start = "rank 0: allreduce 'g' shape [2, 3] float32 sum"
-        raises(lambda: comm.allreduce_(zeros(2, 4 if odd else 3), "g"), start, f"{last}allreduce 'g' shape [2, 4] float32 sum", "step 7")
+        raises(
+            lambda: comm.allreduce_(zeros(2, 4 if odd else 3), "g"),
+            start,
+            f"{last}allreduce 'g' shape [2, 4] float32 sum",
+            "step 7",
+        )
         other = torch.float64 if odd else torch.float32
-        raises(lambda: comm.allreduce_(zeros(2, 3, dtype=other), "g"), start, f"{last}allreduce 'g' shape [2, 3] float64")
+        raises(
+            lambda: comm.allreduce_(zeros(2, 3, dtype=other), "g"), start, f"{last}allreduce 'g' shape [2, 3] float64"
+        )
         raises(lambda: comm.allreduce_(zeros(2, 3), "h" if odd else "g"), start, f"{last}allreduce 'h'")
-        raises(lambda: comm.allreduce_(zeros(2, 3), "g", "max" if odd else "sum"), start, f"{last}allreduce 'g' shape [2, 3] float32 max")
+        raises(
+            lambda: comm.allreduce_(zeros(2, 3), "g", "max" if odd else "sum"),
+            start,
+            f"{last}allreduce 'g' shape [2, 3] float32 max",
+        )
         raises(lambda: comm.barrier() if odd else comm.allreduce_(zeros(2, 3), "g"), start, f"{last}barrier")
         raises(lambda: comm.broadcast_(zeros(1), int(odd)), "rank 0: broadcast", f"{last}broadcast")
-        raises(lambda: comm.gather_objects(1) if odd else comm.broadcast_object(1), "broadcast_object", f"{last}gather_objects")
+        raises(
+            lambda: comm.gather_objects(1) if odd else comm.broadcast_object(1),
+            "broadcast_object",
+            f"{last}gather_objects",
+        )
         agreed = zeros(2) + comm.rank
         comm.allreduce_(agreed, "g").wait()
         assert agreed.tolist() == [float(sum(range(comm.size)))] * 2
@@ -224,9 +271,15 @@ def check_topology(comm: Communicator) -> None:
     assert {t.num_nodes for t in every} == {len({t.node for t in every})}
     for node in range(comm.num_nodes):
         there = [t for t in every if t.node == node]
-        assert [t.local_rank for t in there] == list(range(len(there))) and {t.local_size for t in there} == {len(there)}
+        assert [t.local_rank for t in there] == list(range(len(there))) and {t.local_size for t in there} == {
+            len(there)
+        }
     assert comm.topology == every[comm.rank]
-    assert (comm.rank, comm.local_rank, comm.local_size) == (comm.topology.rank, comm.topology.local_rank, comm.topology.local_size)
+    assert (comm.rank, comm.local_rank, comm.local_size) == (
+        comm.topology.rank,
+        comm.topology.local_rank,
+        comm.topology.local_size,
+    )
 
 
 def check_unique_names(comm: Communicator) -> None:
@@ -274,7 +327,10 @@ def main() -> None:
         comm.where = check.__name__
         check(comm)
     if comm.rank == 0:
-        print(f"{len(CHECKS)} checks passed, {comm.engine} {comm.backend} {comm.size}, {time.monotonic() - begin:.1f} s", flush=True)
+        print(
+            f"{len(CHECKS)} checks passed, {comm.engine} {comm.backend} {comm.size}, {time.monotonic() - begin:.1f} s",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

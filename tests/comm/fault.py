@@ -1,4 +1,7 @@
-"""A job of small steps in which something goes wrong. As a program: python -m tests.comm.fault HOW [init arguments as k=v]"""
+"""A job of small steps in which something goes wrong.
+
+As a program, on every rank: python -m tests.comm.fault HOW [arguments of init as name=value ...]
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,7 @@ def main() -> None:
     for step in range(10):
         comm.where = f"step {step}"
         if step == FAULT_STEP:
+            print(f"fault at {time.time():.2f}", flush=True)
             fault(how, comm.rank)
         comm.allreduce_(torch.ones(4), "grad").wait()
         comm.barrier()

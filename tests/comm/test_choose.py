@@ -161,7 +161,10 @@ def test_missing_part(backend: str, engine: str, launched: Launched, parts: Fake
 def test_real_parts_answer_without_starting_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = InstalledParts()
     assert isinstance(parts.mpi_problem(), str) and isinstance(parts.gpus(), int)
-    assert parts.horovod_installed() or (parts.horovod_problem(), parts.horovod_backends()) == ("Horovod is not installed", frozenset())
+    assert parts.horovod_installed() or (parts.horovod_problem(), parts.horovod_backends()) == (
+        "Horovod is not installed",
+        frozenset(),
+    )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     assert parts.own_gpu()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")

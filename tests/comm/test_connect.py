@@ -25,8 +25,17 @@ def nothing_started(monkeypatch: pytest.MonkeyPatch):
 def test_one_line(capsys: pytest.CaptureFixture) -> None:
     comm = connect.init()
     out = capsys.readouterr().out
-    assert out.count("\n") == 1 and out.startswith("hvd_trainer: 1 rank on 1 node, engine single, backend none (one process), ")
-    assert (comm.rank, comm.size, comm.engine, comm.backend, comm.timeout_s, comm.checked) == (0, 1, "single", "none", 600.0, False)
+    assert out.count("\n") == 1 and out.startswith(
+        "hvd_trainer: 1 rank on 1 node, engine single, backend none (one process), "
+    )
+    assert (comm.rank, comm.size, comm.engine, comm.backend, comm.timeout_s, comm.checked) == (
+        0,
+        1,
+        "single",
+        "none",
+        600.0,
+        False,
+    )
 
 
 def test_second_start() -> None:
@@ -54,14 +63,20 @@ def test_timeout_accepted() -> None:
 
 def test_lonely_names_what_was_seen() -> None:
     given, allowed, fix = connect.lonely(SingleCommunicator(), Launched("slurm", 0, 4, 0, 2, {"SLURM_PROCID": "0"}))
-    assert "4 processes were started by srun, but single sees 1" in given and "SLURM_PROCID=0" in given and "mpirun on the PATH" in given
+    assert (
+        "4 processes were started by srun, but single sees 1" in given
+        and "SLURM_PROCID=0" in given
+        and "mpirun on the PATH" in given
+    )
     assert allowed == "4 connected ranks" and "srun --mpi=pmix" in fix
 
 
 def test_loaded_libraries(tmp_path: Path) -> None:
     maps = tmp_path / "maps"
     line = "7f00-7f01 r-xp 00000000 08:01 123                        "
-    maps.write_text(f"{line}/opt/a b/libmpi.so.40.40.8\n{line}/usr/lib/libc.so.6\n{line}/usr/lib/libpmix.so.2\n7f00-7f01 rw-p 0 0 0\n")
+    maps.write_text(
+        f"{line}/opt/a b/libmpi.so.40.40.8\n{line}/usr/lib/libc.so.6\n{line}/usr/lib/libpmix.so.2\n7f00-7f01 rw-p 0 0 0\n"
+    )
     assert connect.loaded_libraries(str(maps)) == ["/opt/a b/libmpi.so.40.40.8", "/usr/lib/libpmix.so.2"]
     assert connect.loaded_libraries(str(tmp_path / "none")) == []
 

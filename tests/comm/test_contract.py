@@ -15,8 +15,8 @@ CASES = [
     ("alone", "horovod", "gloo", 1),
     *[("mpirun", "mpi", "mpi", np) for np in (1, 2, 3, 4)],
     *[("mpirun", "horovod", "mpi", np) for np in (2, 3, 4)],
-    ("horovodrun-mpi", "mpi", "mpi", 2),
     ("horovodrun-mpi", "horovod", "mpi", 2),
+    pytest.param("horovodrun-mpi", "mpi", "mpi", 2, marks=pytest.mark.slow),
     *[("horovodrun-gloo", "horovod", "gloo", np) for np in (1, 2, 3, 4)],
 ]
 
@@ -27,5 +27,7 @@ def test_contract(launcher: str, engine: str, backend: str, np: int) -> None:
         missing("horovod", "horovod is not installed")
     if engine == "mpi" and not module_exists("mpi4py"):
         missing("mpi", "mpi4py is not installed")
-    result = run_ranks(launcher, np, ["-m", "tests.comm.contract", "--engine", engine, "--backend", backend], timeout_s=90).ok()
+    result = run_ranks(
+        launcher, np, ["-m", "tests.comm.contract", "--engine", engine, "--backend", backend], timeout_s=90
+    ).ok()
     assert f"{len(contract.CHECKS)} checks passed, {engine} {backend} {np}" in result.stdout, str(result)

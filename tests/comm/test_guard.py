@@ -41,7 +41,11 @@ def test_grace() -> None:
 @pytest.mark.parametrize(
     "error, start, traceback",
     [
-        (DataError("no samples", "some", "look"), "rank 1 of 2 failed at step 4: DataError: no samples\n  allowed: some", False),
+        (
+            DataError("no samples", "some", "look"),
+            "rank 1 of 2 failed at step 4: DataError: no samples\n  allowed: some",
+            False,
+        ),
         (CollectiveTimeout("rank 1 of 2 waited"), "CollectiveTimeout: rank 1 of 2 waited", False),
         (CollectiveError("the ranks differ"), "rank 1 of 2 failed at step 4: CollectiveError: the ranks differ", False),
         (ValueError("bad"), "rank 1 of 2 failed at step 4: ValueError: bad\n", True),

@@ -76,12 +76,26 @@ def test_launcher(env: dict[str, str], expected: Launched) -> None:
 
 def test_what_was_seen_is_kept_for_messages() -> None:
     seen = read({**OPENMPI, "HOME": "/root", "OMPI_MCA_pml": "ob1"}).seen
-    assert seen["OMPI_COMM_WORLD_SIZE"] == "4" and seen["PMIX_RANK"] == "3" and "HOME" not in seen and "OMPI_MCA_pml" not in seen
+    assert (
+        seen["OMPI_COMM_WORLD_SIZE"] == "4"
+        and seen["PMIX_RANK"] == "3"
+        and "HOME" not in seen
+        and "OMPI_MCA_pml" not in seen
+    )
     assert read({**OPENMPI}).by_mpi and not read(GLOO).by_mpi
 
 
 @pytest.mark.parametrize(
-    "text, node, expected", [("2(x3),1", "2", 2), ("2(x3),1", "3", 1), ("4", "0", 4), ("4", "1", None), ("", "0", None), ("2(y)", "0", None), ("4", "", None)]
+    "text, node, expected",
+    [
+        ("2(x3),1", "2", 2),
+        ("2(x3),1", "3", 1),
+        ("4", "0", 4),
+        ("4", "1", None),
+        ("", "0", None),
+        ("2(y)", "0", None),
+        ("4", "", None),
+    ],
 )
 def test_tasks_on_node(text: str, node: str, expected: int | None) -> None:
     assert tasks_on_node({"SLURM_STEP_TASKS_PER_NODE": text, "SLURM_NODEID": node}) == expected

@@ -14,7 +14,9 @@ from hvd_trainer.errors import CollectiveTimeout
 
 def start(timeout_s: float, **more):
     errors, done = [], threading.Event()
-    watch = Watchdog(timeout_s, lambda: ("rank 1 of 4", "step 17"), lambda error: (errors.append(error), done.set()), **more)
+    watch = Watchdog(
+        timeout_s, lambda: ("rank 1 of 4", "step 17"), lambda error: (errors.append(error), done.set()), **more
+    )
     watch.start()
     watch.start()
     return watch, errors, done
@@ -28,7 +30,12 @@ def test_a_call_that_hangs() -> None:
         pass  # the line that the message shall name
     assert 0.2 <= time.monotonic() - begin < 2
     assert isinstance(errors[0], CollectiveTimeout)
-    for word in ("rank 1 of 4 waited 0.2 s in allreduce 'grad.3' at step 17", "test_watchdog.py", "test_a_call_that_hangs", "timeout_s"):
+    for word in (
+        "rank 1 of 4 waited 0.2 s in allreduce 'grad.3' at step 17",
+        "test_watchdog.py",
+        "test_a_call_that_hangs",
+        "timeout_s",
+    ):
         assert word in str(errors[0])
 
 
@@ -49,7 +56,9 @@ def test_a_rank_that_left(monkeypatch: pytest.MonkeyPatch) -> None:
     watch, errors, done = start(2.0, ended=lambda: "rank 0")
     watch.enter("barrier", "end")
     assert done.wait(1.9)
-    assert "rank 1 of 4 waits in barrier 'end' at step 17" in str(errors[0]) and "rank 0 has ended its program" in str(errors[0])
+    assert "rank 1 of 4 waits in barrier 'end' at step 17" in str(errors[0]) and "rank 0 has ended its program" in str(
+        errors[0]
+    )
     assert not isinstance(errors[0], CollectiveTimeout)
 
 
