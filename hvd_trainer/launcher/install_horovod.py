@@ -64,6 +64,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(
             f"{error}\n  fix:     look at the room and rights of {settings.cache}, or use --cache DIR", file=sys.stderr
         )
+    except subprocess.CalledProcessError as error:
+        print(f"{' '.join(map(str, error.cmd))} ended with {error.returncode}", file=sys.stderr)
+        print("  fix:     its own message is above; a newer wheel or patchelf may help", file=sys.stderr)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     return 1
@@ -153,17 +156,8 @@ def _build(settings: Settings, facts: Facts, chosen: tuple[Repair, ...], note: d
 
 
 def _install_and_check(wheel: Path, settings: Settings, facts: Facts, *, from_cache: bool) -> bool:
-    command = [
-        settings.python,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-        "--force-reinstall",
-        str(wheel),
-    ]
+    options = ["--quiet", "--no-deps", "--no-index", "--force-reinstall"]
+    command = [settings.python, "-m", "pip", "install", *options, str(wheel)]
     done = subprocess.run(command, env=settings.base_env, capture_output=True, text=True, errors="replace", check=False)
     answer, why = verification.verify(settings) if done.returncode == 0 else ({}, done.stderr.strip())
     wanted = {"mpi": settings.with_mpi, "gloo": settings.with_gloo, "nccl": facts.cuda.gpu}
