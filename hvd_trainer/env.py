@@ -1,6 +1,6 @@
 """The one place that reads or sets environment variables: what launchers put there, what users may set.
 
-Variables of our own, all optional. They are set by whoever starts the job, so they win over the arguments in the script:
+Variables of our own, all optional. Whoever starts the job sets them, so they win over the arguments in the script:
 
     HVD_TRAINER_BACKEND     as `ht.init(backend=...)`
     HVD_TRAINER_ENGINE      as `ht.init(engine=...)`

@@ -51,7 +51,7 @@ class Result:
         return self
 
     def failed(self, *words: str, within_s: float = 60.0) -> Result:
-        """Fail the test unless the exit code is not 0, all `words` were printed, and it took `within_s` seconds at most.
+        """Fail unless the exit code is not 0, all `words` were printed, and it took `within_s` seconds at most.
 
         The start is in that time, and two interpreters that import torch on a busy machine take 4 to 15 seconds.
         """
@@ -62,7 +62,8 @@ class Result:
         return self
 
     def __str__(self) -> str:
-        return f"$ {' '.join(self.command)}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}\n--- {self.seconds:.1f} s, code {self.code}"
+        streams = f"--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
+        return f"$ {' '.join(self.command)}\n{streams}\n--- {self.seconds:.1f} s, code {self.code}"
 
 
 def run_ranks(
@@ -89,9 +90,16 @@ def run_ranks(
     command = [*launch_command(launcher, np, variables), sys.executable, *map(str, args)]
     begin = time.monotonic()
     process = subprocess.Popen(
-        command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        errors="replace", start_new_session=True,
-    )  # fmt: skip
+        command,
+        cwd=ROOT,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
     try:
         stdout, stderr = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:

@@ -54,7 +54,7 @@ class Pending:
         return self
 
     def done(self) -> bool:
-        """Whether `wait()` would return at once. Asking makes nothing happen: an engine may work only inside `wait()`."""
+        """Whether `wait()` would return at once. Asking changes nothing: an engine may work only inside `wait()`."""
         return self._wait is None or (self._done is not None and self._done())
 
     def wait(self) -> torch.Tensor:
@@ -175,7 +175,7 @@ class Communicator(abc.ABC):
 
     @abc.abstractmethod
     def abort(self, code: int) -> None:
-        """End the processes of all ranks now, with this exit code (1..255) where the launcher passes it on. No return."""
+        """End the processes of all ranks now, with this exit code (1..255) where the launcher passes it on."""
 
     def close(self) -> None:
         """Leave the job in good order; the communicator cannot be used afterwards. A second call does nothing."""

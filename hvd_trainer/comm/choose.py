@@ -117,8 +117,8 @@ def first_line(error: BaseException) -> str:
 def choose(backend: str, engine: str, launched: Launched, parts: Parts) -> Choice:
     """Decide, or refuse with the fix.
 
-    One process: single. GPUs: Horovod's NCCL, where it is built and each rank has a GPU. CPUs: MPI where an MPI started the
-    processes (through mpi4py; if that does not work, through Horovod), Gloo under `horovodrun --gloo`.
+    One process: single. GPUs: Horovod's NCCL, where it is built and each rank has a GPU. CPUs: MPI where an MPI started
+    the processes (through mpi4py; if that does not work, through Horovod), Gloo under `horovodrun --gloo`.
 
     Args:
         backend: one of `BACKENDS`.

@@ -28,8 +28,8 @@ def init(
 ) -> Communicator:
     """Connect the processes that the launcher started and return their communicator.
 
-    The environment variables HVD_TRAINER_BACKEND, _ENGINE, _TIMEOUT_S and _CHECKED win over the arguments: they come from
-    the person who starts the job. From here on an uncaught error on one rank ends all ranks with one message.
+    The environment variables HVD_TRAINER_BACKEND, _ENGINE, _TIMEOUT_S and _CHECKED win over the arguments: they come
+    from the person who starts the job. From here on an uncaught error on one rank ends all ranks with one message.
 
     Args:
         backend: "auto", "nccl", "mpi" or "gloo".
@@ -147,7 +147,8 @@ def lonely(comm: Communicator, started: launched.Launched) -> tuple[str, str, st
         f"  libraries loaded: {', '.join(loaded_libraries()) or 'none'}"
     )
     fix = (
-        "launcher and library must be of one MPI: under SLURM start with srun --mpi=pmix (Open MPI) or srun --mpi=pmi2 (MPICH), "
+        "launcher and library must be of one MPI: under SLURM start with srun --mpi=pmix (Open MPI) or "
+        "srun --mpi=pmi2 (MPICH), "
         "see srun --mpi=list; else use the mpirun that belongs to the library above"
     )
     return given, f"{started.size} connected ranks", fix

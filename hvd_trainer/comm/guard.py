@@ -2,9 +2,9 @@
 
 Without this, the ranks that did not fail wait in a collective for the one that did.
 
-Who speaks: rank 0 prints at once and ends the job. The others wait a little first, so that a fault that hits all ranks alike
-(a typo in the config) is printed once; a fault on one rank only is still printed by that rank. An error that merely says that
-another rank ended waits longest, so that the cause is printed before it, and the job ends before it is.
+Who speaks: rank 0 prints at once and ends the job. The others wait a little first, so that a fault that hits all ranks
+alike (a typo in the config) is printed once; a fault on one rank only is still printed by that rank. An error that
+merely says that another rank ended waits longest, so that the cause is printed before it, and the job ends before it is.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OtherRankEnded(CollectiveError):
 
 
 class LonelyRank(StartError):
-    """The library does not see the other ranks. All ranks find that alike, and nobody can end the others: rank 0 speaks."""
+    """The library does not see the other ranks. All find that alike, and nobody can end the others: rank 0 speaks."""
 
 
 class Guard:
@@ -93,7 +93,7 @@ def uninstall() -> None:
 
 
 def at_exit(comm: Communicator) -> None:
-    """Registered by `init`: a program that leaves through `sys.exit(7)` without closing ends the job with that code; else it closes."""
+    """Registered by `init`: a program that leaves through `sys.exit(7)` ends the job with that code; another closes."""
     status = None if _installed is None else _installed.exit_status
     if comm.closed:
         return
@@ -124,8 +124,8 @@ def fail_job(error: BaseException, comm: Communicator | None = None) -> NoReturn
         comm: the communicator, None where there is none yet (the rank then comes from the environment).
 
     Raises:
-        BaseException: on a single process `error` itself, whose message Python then shows without a traceback if it is an
-            HvdTrainerError. With more ranks the process ends and nothing returns.
+        BaseException: on a single process `error` itself; if it is an HvdTrainerError and nobody catches it, its message
+            is shown without a traceback. With more ranks the process ends and nothing returns.
 
     Example:
         >>> from hvd_trainer.errors import ConfigError
@@ -171,8 +171,8 @@ def exit_code(error: BaseException) -> int:
     """The exit code of the job for an error: 130 for Ctrl-C, what `sys.exit` was given, else 1.
 
     Example:
-        >>> [exit_code(e) for e in (ValueError(), KeyboardInterrupt(), SystemExit(7), SystemExit(None), SystemExit("no"))]
-        [1, 130, 7, 0, 1]
+        >>> [exit_code(e) for e in (ValueError(), KeyboardInterrupt(), SystemExit(7), SystemExit(None))]
+        [1, 130, 7, 0]
     """
     if isinstance(error, KeyboardInterrupt):
         return 130
@@ -184,14 +184,16 @@ def exit_code(error: BaseException) -> int:
 
 
 def describe(error: BaseException, rank: int, size: int, where: str) -> str:
-    """The message: what failed, on which rank, at which step; a traceback only where the program, not the user, is at fault."""
+    """The message: what failed, on which rank, at which step; a traceback only where it is no mistake of the user's."""
     line = f"hvd_trainer: rank {rank} of {size} failed at {where}: "
     if isinstance(error, CollectiveError) and str(error).startswith("rank "):  # says itself which rank and where
         return f"hvd_trainer: {public_name(type(error))}: {error}"
     if isinstance(error, HvdTrainerError):
         return f"{line}{public_name(type(error))}: {error}"
     if isinstance(error, SystemExit):
-        return f"hvd_trainer: rank {rank} of {size} ended at {where} with sys.exit({error.code!r}); the other ranks are ended too"
+        return (
+            f"hvd_trainer: rank {rank} of {size} ended at {where} with sys.exit({error.code!r}); the others are ended"
+        )
     if isinstance(error, KeyboardInterrupt):
         return f"hvd_trainer: rank {rank} of {size} was interrupted (Ctrl-C) at {where}"
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()

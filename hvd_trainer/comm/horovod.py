@@ -24,8 +24,8 @@ NAME_PREFIX = "hvd_trainer."  # our tensors cannot meet those of the user's own 
 class HorovodCommunicator(Communicator):
     """All processes of a Horovod job.
 
-    Every operation is named: Horovod's own names count per rank, and ranks with an unequal history wait for ever. Waiting is
-    polling with a limit: its stall check is dead under Gloo, and its own wait spins on a core.
+    Every operation is named: Horovod's own names count per rank, and ranks with an unequal history wait for ever.
+    Waiting is polling with a limit: its stall check is dead under Gloo, and its own wait spins on a core.
     """
 
     engine = "horovod"

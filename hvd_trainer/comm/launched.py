@@ -55,9 +55,9 @@ class Launched:
 def read(env: Mapping[str, str]) -> Launched:
     """Find the launcher in an environment.
 
-    The innermost launcher wins. Order: Horovod's Gloo, Open MPI, PMIx and PMI under SLURM, Hydra, torchrun, a plain SLURM
-    step. SLURM comes last because under `mpirun` inside an allocation SLURM_PROCID is the daemon's, not ours; and only a
-    step counts, because a batch shell has SLURM_NTASKS=8 although it was started once.
+    The innermost launcher wins. Order: Horovod's Gloo, Open MPI, PMIx and PMI under SLURM, Hydra, torchrun, a plain
+    SLURM step. SLURM comes last because under `mpirun` inside an allocation SLURM_PROCID is the daemon's, not ours; and
+    only a step counts, because a batch shell has SLURM_NTASKS=8 although it was started once.
 
     Args:
         env: for example `env.snapshot()`.

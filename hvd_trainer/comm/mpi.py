@@ -22,9 +22,9 @@ LEFT_TAG = 7331  # of the empty message by which a rank tells the next one that 
 class MpiCommunicator(Communicator):
     """All processes of an MPI job.
 
-    An allreduce is queued, and the first `wait()` runs the queue up to it, in the order of submission, with the blocking
-    MPI_Allreduce. MPI_Iallreduce looks like the natural call, but Open MPI moves its data only inside MPI calls, so nothing
-    overlaps, and its algorithms are slower: 2 ranks, 32 MB: 33 ms against 13 ms; 1 MB: 0.35 ms against 0.19 ms.
+    An allreduce is queued, and the first `wait()` runs the queue up to it, in the order of submission, with the
+    blocking MPI_Allreduce. MPI_Iallreduce looks like the natural call, but Open MPI moves its data only inside MPI
+    calls, so nothing overlaps, and its algorithms are slower: 2 ranks, 32 MB: 33 ms against 13; 1 MB: 0.35 against 0.19.
     """
 
     engine = "mpi"
@@ -99,7 +99,7 @@ class MpiCommunicator(Communicator):
         except self._mpi.Exception as error:
             raise CollectiveError(
                 f"{guard.who(self)}: {kind} {name!r} failed at {self.where}: {error}",
-                fix="the ranks passed tensors of different sizes, or one of them ended; HVD_TRAINER_CHECKED=1 compares all calls",
+                fix="the ranks passed different sizes, or one of them ended; HVD_TRAINER_CHECKED=1 compares all calls",
             ) from error
         finally:
             self._watch.leave()
@@ -161,8 +161,11 @@ def load() -> Any:
 
 
 def wait_for_other_ranks_in_mpi_init(MPI: Any, timeout_s: float) -> None:
-    """MPI_Init, which returns when all ranks have called it. mpi4py holds the interpreter's lock in it, so no Python thread
-    can watch: faulthandler's timer can, and shows this function's name."""
+    """MPI_Init, which returns when all ranks have called it.
+
+    mpi4py holds the interpreter's lock in it, so no Python thread can watch; faulthandler's timer can, and shows this
+    function's name.
+    """
     faulthandler.dump_traceback_later(timeout_s, exit=True)
     MPI.Init_thread(MPI.THREAD_MULTIPLE)  # the watchdog looks and aborts from a thread of its own
     faulthandler.cancel_dump_traceback_later()
@@ -171,8 +174,8 @@ def wait_for_other_ranks_in_mpi_init(MPI: Any, timeout_s: float) -> None:
 def abort_world(code: int) -> NoReturn:
     """End all ranks of an MPI job.
 
-    Open MPI's mpirun ends them when one process vanishes, and says so in a few lines where MPI_Abort takes a page; other
-    launchers (srun) let the others wait.
+    Open MPI's mpirun ends them when one process vanishes, and says so in a few lines where MPI_Abort takes a page;
+    other launchers (srun) let the others wait.
     """
     guard.exit_soon(code)
     MPI = load()

@@ -16,10 +16,8 @@ class SingleCommunicator(Communicator):
     engine = "single"
     backend = "none"
 
-    def __init__(
-        self, device: torch.device = torch.device("cpu"), timeout_s: float = 600.0, checked: bool = False
-    ) -> None:
-        super().__init__(Topology(), device, timeout_s, checked)
+    def __init__(self, device: torch.device | None = None, timeout_s: float = 600.0, checked: bool = False) -> None:
+        super().__init__(Topology(), device or torch.device("cpu"), timeout_s, checked)
 
     def _allreduce_(self, tensor: torch.Tensor, name: str, op: str) -> Pending:
         return Pending(tensor)

@@ -25,7 +25,7 @@ def threads_for(rank: int, cores: Sequence[Collection[int]], quota: float | None
         At least 1.
 
     Example:
-        >>> threads_for(0, [{0, 1, 2, 3}, {0, 1, 2, 3}]), threads_for(0, [{0}, {1}]), threads_for(0, [set(range(64))], quota=2.5)
+        >>> threads_for(0, [{0, 1, 2, 3}, {0, 1, 2, 3}]), threads_for(0, [{0}, {1}]), threads_for(0, [{0, 1, 2}], quota=2.5)
         (2, 1, 2)
     """
     share = sum(Fraction(1, sum(core in mask for mask in cores)) for core in set(cores[rank]))

@@ -83,8 +83,9 @@ class Watchdog:
 def left_error(kind: str, name: str, left: str, who: str, where: str) -> CollectiveError:
     """The error for a collective that waits for a rank whose program has ended."""
     return CollectiveError(
-        f"{who} waits in {kind} {name!r} at {where} (called from {main_thread_line()}), but {left} has ended its program",
-        fix="let all ranks make the same number of steps and collectives; look for an early exit() or return on that rank",
+        f"{who} waits in {kind} {name!r} at {where} (called from {main_thread_line()}), "
+        f"but {left} has ended its program",
+        fix="let all ranks make the same steps and collectives; look for an early exit() or return on that rank",
     )
 
 
@@ -99,8 +100,9 @@ def timeout_error(kind: str, name: str, timeout_s: float, who: str, where: str) 
         where: "step 17".
     """
     return CollectiveTimeout(
-        f"{who} waited {timeout_s:g} s in {kind} {name!r} at {where} (called from {main_thread_line()}): not all ranks came",
-        fix="look for the rank that stopped, is much slower, or took another way (`if rank == 0:` around a collective); "
+        f"{who} waited {timeout_s:g} s in {kind} {name!r} at {where} (called from {main_thread_line()}): "
+        "not all ranks came",
+        fix="look for the rank that stopped, is slower, or took another way (`if rank == 0:` around a collective); "
         "HVD_TRAINER_CHECKED=1 compares the calls of all ranks; a longer wait: ht.init(timeout_s=...)",
     )
 

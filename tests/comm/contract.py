@@ -112,14 +112,14 @@ def check_several_in_flight(comm: Communicator) -> None:
     shapes = [(7,), (3, 3), (0,), (), (1000,), (2, 5)]
     dtypes = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.float32, torch.bool]
     for seed in range(4):
-        tensors = [values(comm.rank, s, d).to(comm.device) for s, d in zip(shapes, dtypes)]
+        tensors = [values(comm.rank, s, d).to(comm.device) for s, d in zip(shapes, dtypes, strict=True)]
         pending = [comm.allreduce_(t, f"flight.{i}") for i, t in enumerate(tensors)]
         order = list(range(len(pending)))
         random.Random(seed * 100 + comm.rank).shuffle(order)  # each rank waits in its own order
         for i in order:
             pending[i].wait()
             assert pending[i].done() and pending[i].wait() is tensors[i]
-        for tensor, shape, dtype in zip(tensors, shapes, dtypes):
+        for tensor, shape, dtype in zip(tensors, shapes, dtypes, strict=True):
             assert_equal(tensor, expected(comm, shape, dtype, "sum"))
 
 
@@ -179,7 +179,9 @@ def check_broadcast(comm: Communicator) -> None:
     comm.broadcast_(parameter, 0)
     assert_equal(parameter.detach(), values(0, (6, 2), torch.float32))
     for root in (-1, comm.size):
-        raises(lambda: comm.broadcast_(torch.zeros(1, device=comm.device), root), "root", f"0 .. {comm.size - 1}")
+        raises(
+            lambda root=root: comm.broadcast_(torch.zeros(1, device=comm.device), root), "root", f"0 .. {comm.size - 1}"
+        )
 
 
 def check_objects(comm: Communicator) -> None:

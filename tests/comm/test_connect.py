@@ -75,7 +75,7 @@ def test_loaded_libraries(tmp_path: Path) -> None:
     maps = tmp_path / "maps"
     line = "7f00-7f01 r-xp 00000000 08:01 123                        "
     maps.write_text(
-        f"{line}/opt/a b/libmpi.so.40.40.8\n{line}/usr/lib/libc.so.6\n{line}/usr/lib/libpmix.so.2\n7f00-7f01 rw-p 0 0 0\n"
+        f"{line}/opt/a b/libmpi.so.40.40.8\n{line}/lib/x/libc.so.6\n{line}/usr/lib/libpmix.so.2\n7f00-7f01 rw-p 0 0 0\n"
     )
     assert connect.loaded_libraries(str(maps)) == ["/opt/a b/libmpi.so.40.40.8", "/usr/lib/libpmix.so.2"]
     assert connect.loaded_libraries(str(tmp_path / "none")) == []

@@ -1,4 +1,4 @@
-"""Who started us, from environments as the launchers really make them (recorded on Open MPI 5, Horovod 0.28.1, SLURM 22.05)."""
+"""Who started us, from environments as launchers make them (seen on Open MPI 5, Horovod 0.28.1, SLURM 22.05)."""
 
 from __future__ import annotations
 
