@@ -76,6 +76,6 @@ def test_own_loop_ends_the_whole_job_when_one_rank_raises(tmp_path):
 def test_is_short_and_says_how_to_start_it(path):
     text = path.read_text()
     assert len(text.splitlines()) <= LONGEST
-    doc = ast.get_docstring(ast.parse(text))
+    doc = ast.get_docstring(ast.parse(text), clean=False)
     assert re.search(rf"^ +python examples/{path.name}", doc, re.M)
     assert re.search(rf"^ +(mpirun|horovodrun) -np 2 python examples/{path.name}", doc, re.M)
