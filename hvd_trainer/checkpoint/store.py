@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any, Optional
 
@@ -35,7 +37,7 @@ class Store:
             CheckpointError: the folder cannot be written (no permission, no space); older checkpoints are untouched.
         """
         final = self.folder / f"step-{step:010d}"
-        temporary = self.folder / f".{final.name}.{os.getpid()}.tmp"
+        temporary, replaced = (self.folder / f".{final.name}.{os.getpid()}{part}.tmp" for part in ("", ".replaced"))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._sweep()
@@ -43,14 +45,24 @@ class Store:
             with open(temporary / "state.pt", "wb") as file:
                 torch.save(state, file)
                 _to_disk(file)
+            # Reads the structure, not the tensors: what could not be loaded again must be known now, not after a crash.
+            torch.load(temporary / "state.pt", map_location="cpu", weights_only=True, mmap=True)
             size = (temporary / "state.pt").stat().st_size
             with open(temporary / "manifest.json", "w") as file:
                 json.dump({"format": FORMAT, "step": step, "state_bytes": size, **manifest}, file, indent=1)
                 _to_disk(file)
             if final.exists():
-                shutil.rmtree(final)
+                os.rename(final, replaced)
             os.rename(temporary, final)
             _sync_folder(self.folder)
+            shutil.rmtree(replaced, ignore_errors=True)
+        except (pickle.PickleError, AttributeError, TypeError) as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise CheckpointError(
+                f"the checkpoint of step {step} holds something that cannot be loaded again: {error}",
+                "tensors, numbers, strings, None, and dicts, lists and tuples of them",
+                "correct what a callback's state_dict() or a row of the history holds",
+            ) from error
         except (OSError, RuntimeError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise CheckpointError(
@@ -120,7 +132,11 @@ def load(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any]]:
             )
         state_file = folder / "state.pt"
         if state_file.stat().st_size != manifest["state_bytes"]:
-            raise CheckpointError(f"{state_file} has {state_file.stat().st_size} bytes, {manifest['state_bytes']} were written")
+            raise ValueError(f"{state_file.name} has {state_file.stat().st_size} bytes, {manifest['state_bytes']} were written")
+        with zipfile.ZipFile(state_file) as archive:  # torch itself does not look at the checksums that it writes
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"the checksum of {damaged} in {state_file.name} is wrong")
         return torch.load(state_file, map_location="cpu", weights_only=True), manifest
     except CheckpointError:
         raise

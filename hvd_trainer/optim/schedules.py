@@ -15,7 +15,7 @@ from typing import Any, Optional, Union
 
 import torch
 
-from hvd_trainer.errors import CheckpointError, ConfigError
+from hvd_trainer.errors import ConfigError
 from hvd_trainer.optim.rates import SCALE, get_rate, set_rate
 
 
@@ -88,7 +88,13 @@ def linear(total_epochs: Optional[float] = None, final: float = 0.0) -> Schedule
 
 
 def polynomial(power: float = 2.0, total_epochs: Optional[float] = None, final: float = 0.0) -> Schedule:
-    """`(1 - progress) ** power` from the end of the warm-up on; 2 is what LARS was published with."""
+    """`(1 - progress) ** power` from the end of the warm-up on.
+
+    Args:
+        power: > 0; 2 is what LARS was published with.
+        total_epochs: as in `cosine`.
+        final: as in `cosine`.
+    """
     if not power > 0:
         raise ConfigError(f"polynomial(power={power!r})", "a number > 0", "power=2.0")
     return _decay(total_epochs, final, lambda progress: (1 - progress) ** power)
@@ -150,7 +156,7 @@ class StepSchedule:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        _check_state(state, {})
+        pass
 
 
 class TorchSchedule:
@@ -196,10 +202,9 @@ class TorchSchedule:
         self._rates = [get_rate(group) for group in groups]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kind": type(self.scheduler).__name__, "scheduler": self.scheduler.state_dict(), "rates": self._rates}
+        return {"scheduler": self.scheduler.state_dict(), "rates": self._rates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        _check_state(state, {"kind": type(self.scheduler).__name__})
         self.scheduler.load_state_dict(state["scheduler"])
         self._rates = state["rates"]
 
@@ -208,7 +213,14 @@ ScheduleLike = Union[Callable, StepSchedule, TorchSchedule, None]
 
 
 def as_schedule(schedule: Any) -> Union[StepSchedule, TorchSchedule]:
-    """Whatever a user may pass as `schedule=`: None, a function of the step, a torch scheduler, or one of ours."""
+    """Whatever a user may pass as `schedule=`, as an object with `rates` and `after_step`.
+
+    Args:
+        schedule: None, a function of the step, a torch scheduler, or one of ours.
+
+    Raises:
+        ConfigError: anything else.
+    """
     if isinstance(schedule, (StepSchedule, TorchSchedule)):
         return schedule
     if schedule is None:
@@ -223,16 +235,6 @@ def as_schedule(schedule: Any) -> Union[StepSchedule, TorchSchedule]:
         "a function of the step that returns a factor of the peak, one of ht.schedules, or a torch LRScheduler object",
         "schedule=ht.schedules.cosine(total_epochs=20)",
     )
-
-
-def _check_state(state: dict[str, Any], wanted: dict[str, Any]) -> None:
-    if state.get("kind") != wanted.get("kind"):
-        names = [of.get("kind", "a function of the step") for of in (state, wanted)]
-        raise CheckpointError(
-            f"the checkpoint was made with another kind of schedule: {names[0]} there, {names[1]} here",
-            f"schedule= with {names[0]}",
-            "keep the schedule, or start anew in another folder",
-        )
 
 
 def _num_required_arguments(function: Callable) -> int:
