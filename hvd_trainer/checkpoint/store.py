@@ -58,8 +58,9 @@ class Store:
             shutil.rmtree(replaced, ignore_errors=True)
         except (pickle.PickleError, AttributeError, TypeError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
+            found = re.search(r"GLOBAL (\S+)", str(error))  # from torch's advice to switch the safe loader off
             raise CheckpointError(
-                f"the checkpoint of step {step} holds something that cannot be loaded again: {error}",
+                f"the checkpoint of step {step} holds something that cannot be loaded again: {found[1] if found else error}",
                 "tensors, numbers, strings, None, and dicts, lists and tuples of them",
                 "correct what a callback's state_dict() or a row of the history holds",
             ) from error

@@ -57,7 +57,11 @@ class LearningRate:
 
     def after_step(self, step: int, row: Optional[dict[str, Any]]) -> None:
         """`step` steps are done; `row` is the epoch's row where an epoch ended with it."""
+        in_use = self.current()
         self._schedule.after_step(self.timeline, step, row)
+        # A torch scheduler leaves its own, unscaled rates in the groups, where others would read and save them.
+        for group, rate in zip(self._optimizer.param_groups, in_use):
+            set_rate(group, rate)
 
     def state_dict(self) -> dict[str, Any]:
         return self._schedule.state_dict()

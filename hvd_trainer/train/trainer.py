@@ -172,6 +172,7 @@ class Trainer:
             row = self._train_epoch()
             for callback in self.callbacks:
                 callback.epoch_end(self, row)
+            row.update({name: value.item() for name, value in row.items() if getattr(value, "shape", None) == ()})
             if self.is_epoch_end:
                 self.history.append(row)
                 self._epoch_loss = Weighted(0.0, 0.0)
@@ -189,7 +190,8 @@ class Trainer:
         epoch, first_step = divmod(self.step, self.loader.steps_per_epoch)
         samples, samples_per_s, started_s = 0, 0.0, time.perf_counter()
         lr = self.learning_rate.current()
-        for batch in self.loader.epoch(epoch, first_step):
+        fill_up = any(getattr(module, "needs_every_rank", False) for module in self.model.modules())
+        for batch in self.loader.epoch(epoch, first_step, fill_up=fill_up):
             if self.is_last_step:
                 break
             self.comm.where = f"step {self.step + 1} (epoch {epoch + 1})"
@@ -308,9 +310,9 @@ def _total_steps(loader: Loader, epochs: Optional[int], steps: Optional[int]) ->
     if (epochs is None) == (steps is None):
         raise ConfigError(f"fit(epochs={epochs}, steps={steps})", "one of the two", "trainer.fit(loader, epochs=20)")
     name, value = ("epochs", epochs) if steps is None else ("steps", steps)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
         raise ConfigError(f"fit({name}={value!r})", "a whole number >= 1", f"{name}=20")
-    return value if steps is not None else value * loader.steps_per_epoch
+    return int(value) if steps is not None else int(value) * loader.steps_per_epoch
 
 
 def _check_parts(comm: Any, model: Any, optimizer: Any, loss_fn: Any, callbacks: Any) -> None:
