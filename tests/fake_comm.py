@@ -6,6 +6,7 @@ the others wait for in vain.
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -88,10 +89,10 @@ class ThreadCommunicator(Communicator):
         tensor.copy_(self._exchange("broadcast", name, tensor.clone())()[root])
 
     def _gather_objects(self, obj: Any, name: str) -> list[Any]:
-        return self._exchange("gather", name, obj)()
+        return [pickle.loads(data) for data in self._exchange("gather", name, pickle.dumps(obj))()]
 
     def _broadcast_object(self, obj: Any, root: int, name: str) -> Any:
-        return self._exchange("object", name, obj)()[root]
+        return pickle.loads(self._exchange("object", name, pickle.dumps(obj))()[root])  # nothing is shared, as in a job
 
     def _barrier(self, name: str) -> None:
         self._exchange("barrier", name, None)()
