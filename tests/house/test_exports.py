@@ -8,8 +8,8 @@ import hvd_trainer as ht
 LATER = {"LAMB", "LARS", "noise_scale"}
 PROMISED = {
     "BatchPlan", "Callback", "Checkpoint", "DistributedOptimizer", "Evaluate", "JsonLines", "Loader", "Progress",
-    "ScalingRule", "TensorBoard", "Trainer", "Warmup", "Weighted", "__version__", "broadcast_model", "errors", "evaluate",
-    "init", "replica_check", "run", "scale_lr", "schedules",
+    "ScalingRule", "SyncBatchNorm", "TensorBoard", "Trainer", "Warmup", "Weighted", "__version__", "broadcast_model", "errors",
+    "evaluate", "init", "replica_check", "run", "scale_lr", "schedules",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ PACKAGE = ROOT / "hvd_trainer"
 LAYERS = [
     {"errors", "env", "log", "values", "plan", "mpi_flavour"},
     {"comm"},
-    {"optim", "data", "checkpoint"},
+    {"optim", "data", "nn", "checkpoint"},
     {"train", "cost"},
     {"tune", "bench", "report", "doctor", "launcher"},
     {"cli"},
