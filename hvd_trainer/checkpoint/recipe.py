@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hvd_trainer.data.loader import Loader
 from hvd_trainer.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from hvd_trainer.data.loader import Loader
 
 RECIPE_KEYS = ("global_batch", "num_samples", "seed", "shuffle", "drop_last")
 

@@ -82,11 +82,14 @@ class Communicator(abc.ABC):
         timeout_s: seconds after which a collective that nobody answers ends the job.
         checked: compare (kind, name, shape, dtype, op) over all ranks before each collective; for tests and debugging.
         where: what the job is doing, for messages ("step 17"); set by whoever drives it.
+        talks_in_backward: set by modules (SyncBatchNorm) whose backward has collectives of its own. Gradients are then not
+            sent during backward: ranks that use different layers would interleave the two kinds differently.
     """
 
     engine: str
     backend: str
     where: str = "start"
+    talks_in_backward: bool = False
 
     def __init__(self, topology: Topology, device: torch.device, timeout_s: float, checked: bool) -> None:
         self.topology = topology

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
+import torch
 from torch.utils.data import Dataset, default_collate
 
 from hvd_trainer.comm.api import Communicator
@@ -22,7 +23,7 @@ class MicroBatch:
 
     Args:
         data: what the collate function made of the samples.
-        num_samples: how many went in, >= 1.
+        num_samples: how many went in; 0 only for the batches that fill up (see `Loader.epoch`).
         last: whether it is this rank's last one of the step.
     """
 
@@ -116,8 +117,15 @@ class Loader:
             for micro in step:
                 yield micro.data
 
-    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[StepBatch]:
-        """The steps of an epoch from `first_step` (0: all of them), the same number on every rank."""
+    def epoch(self, epoch: int, first_step: int = 0, *, fill_up: bool = False) -> Iterator[StepBatch]:
+        """The steps of an epoch from `first_step` (0: all of them), the same number on every rank.
+
+        Args:
+            epoch: 0, 1, ...
+            first_step: where to begin.
+            fill_up: give every rank as many micro-batches as the busiest one, with empty batches (tensors of length 0) at
+                the end: for models with SyncBatchNorm, whose forward needs every rank.
+        """
         for step in range(first_step, self.steps_per_epoch):
             begin = step * self.plan.global_batch
             count = min(self.plan.global_batch, self.num_samples - begin)
@@ -128,9 +136,13 @@ class Loader:
             for size in self.plan.micro_batches(self.comm.rank, count):
                 indices.append(order[at : at + size].tolist())
                 at += size
+            if fill_up:
+                indices += [[]] * (len(self.plan.micro_batches(0, count)) - len(indices))
             yield StepBatch(step, count, indices, self._fetch)
 
     def _fetch(self, indices: list[int]) -> Any:
+        if not indices:
+            return _first_none(self._fetch([0]))
         try:
             samples = fetch_samples(self.dataset, indices)
         except IndexError as error:
@@ -147,3 +159,16 @@ def fetch_samples(dataset: Dataset, indices: list[int]) -> list:
     if hasattr(dataset, "__getitems__"):
         return dataset.__getitems__(indices)
     return [dataset[index] for index in indices]
+
+
+def _first_none(data: Any) -> Any:
+    """A collated batch cut down to no samples: tensors of length 0, everything else as it is."""
+    if isinstance(data, torch.Tensor):
+        return data[:0]
+    if isinstance(data, Mapping):
+        return {key: _first_none(value) for key, value in data.items()}
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*map(_first_none, data))
+    if isinstance(data, (list, tuple)):
+        return type(data)(map(_first_none, data))
+    return data

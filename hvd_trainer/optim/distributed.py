@@ -226,14 +226,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if loss is None:
             return
         total, seed, local_weight = self._as_sum(loss, weight)
-        reducer.begin(armed=last and self._overlap)
+        reducer.begin(armed=last and self._overlap and not self.comm.talks_in_backward)
         try:
             torch.autograd.backward(total, torch.full_like(total, seed / self._nominal_weight))
         finally:
             reducer.end()
         self._weight += local_weight
         # Stays a tensor until the step ends: reading it here would make a GPU wait for every micro-batch.
-        self._total = self._total + total.detach().double().sum() * seed
+        if seed:  # the mean over no sample is NaN, and counts nothing
+            self._total = self._total + total.detach().double().sum() * seed
 
     def synchronize(self) -> None:
         """Finish the averaging now: until `step()`, `param.grad` holds the mean gradient, the same on all ranks.

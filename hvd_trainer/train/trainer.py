@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -139,7 +140,7 @@ class Trainer:
                     for each micro-batch: loss, backward                       buckets travel meanwhile
                     mean over all ranks, clip, update                          callbacks: step_end
                 the epoch's row: loss, rate, samples/s                         callbacks: epoch_end, row_ready
-            callbacks: fit_end
+            callbacks: fit_end (fit_failed where an error ended it)
 
         Args:
             loader: batches for this rank.
@@ -161,10 +162,18 @@ class Trainer:
             raise ConfigError("fit() was called again with another loader", "the same loader", "make a new Trainer for other data")
         self.total_steps = total_steps
         self.learning_rate.set_length(total_steps)
+        try:
+            return self._loop()
+        except BaseException:
+            for callback in self.callbacks:
+                with contextlib.suppress(Exception):
+                    callback.fit_failed(self)
+            raise
+
+    def _loop(self) -> list[dict[str, Any]]:
         for callback in self.callbacks:
             callback.fit_start(self)
         say(plan_text(self), rank=self.comm.rank)
-
         part_row: list[dict[str, Any]] = []
         self.model.train()
         # A run that was stopped in mid-epoch and has nothing left to do still owes the row of that part.

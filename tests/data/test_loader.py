@@ -162,3 +162,23 @@ def test_ranks_that_disagree(what):
 
 def test_numpy_seed():
     assert Loader(list(range(9)), BatchPlan(4, 1), SingleCommunicator(), seed=np.int64(3)).seed == 3
+
+
+def test_fill_up_gives_every_rank_the_same_number_of_micro_batches():
+    data = [(torch.tensor([float(i)]), {"y": torch.tensor(i)}, "name") for i in range(10)]
+
+    def rank(comm):
+        loader = Loader(data, BatchPlan(7, comm.size, micro_batch=1), comm)
+        return [[(micro.num_samples, micro.data, micro.last) for micro in step] for step in loader.epoch(0, fill_up=True)]
+
+    ranks = run_threads(3, rank)
+    for step in range(2):
+        counts = {len(steps[step]) for steps in ranks}
+        assert len(counts) == 1
+        assert all([last for _, _, last in steps[step]][-1] for steps in ranks)
+    filled = [micro for steps in ranks for step in steps for micro in step if micro[0] == 0]
+    assert filled
+    for _, (x, named, _), _ in filled:
+        assert x.shape == (0, 1)
+        assert named["y"].shape == (0,)
+    assert sum(count for steps in ranks for step in steps for count, _, _ in step) == 10

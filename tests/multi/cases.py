@@ -30,6 +30,12 @@ class Case:
     micro_batch: Optional[int] = None
     loss: str = "weighted"
     clip_norm: Optional[float] = None
+    sync_batchnorm: bool = False
+
+    @property
+    def num_samples(self) -> int:
+        # The variance of a batch of one is 0 for torch's module as well; a last batch of 2 still leaves ranks without data.
+        return NUM_SAMPLES + 1 if self.sync_batchnorm else NUM_SAMPLES
 
     @property
     def tolerance(self) -> float:
@@ -49,22 +55,24 @@ CASES = [
     Case("plain mean micro", "sgd", loss="mean", micro_batch=2),
     Case("plain sum", "sgd", loss="sum", micro_batch=2),
     Case("clipped", "sgd", clip_norm=0.05, micro_batch=4),
+    Case("sync batchnorm", "sgd", sync_batchnorm=True),
 ]
 
 
-def make_data(dtype: torch.dtype) -> TensorDataset:
+def make_data(dtype: torch.dtype, num_samples: int = NUM_SAMPLES) -> TensorDataset:
     generator = torch.Generator().manual_seed(1)
-    x = torch.randn(NUM_SAMPLES, 6, generator=generator, dtype=torch.float64).to(dtype)
+    x = torch.randn(num_samples, 6, generator=generator, dtype=torch.float64).to(dtype)
     return TensorDataset(x, (x.sum(1) > 0).long() + (x[:, 0] > 1).long())
 
 
-def make_model(dtype: torch.dtype, seed: int = 3) -> torch.nn.Module:
+def make_model(dtype: torch.dtype, seed: int = 3, batchnorm: bool = False) -> torch.nn.Module:
     torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.Tanh(), torch.nn.Linear(9, 3)).to(dtype)
+    middle = [torch.nn.BatchNorm1d(9), torch.nn.Tanh()] if batchnorm else [torch.nn.Tanh()]
+    return torch.nn.Sequential(torch.nn.Linear(6, 9), *middle, torch.nn.Linear(9, 3)).to(dtype)
 
 
 def make_optimizer(case: Case, model: torch.nn.Module, lr_factor: float = 1.0) -> torch.optim.Optimizer:
-    first, last = list(model[0].parameters()), list(model[2].parameters())
+    first, last = list(model[:-1].parameters()), list(model[-1].parameters())
     if case.optimizer == "sgd":
         groups = [{"params": first, "lr": 0.05 * lr_factor}, {"params": last, "lr": 0.02 * lr_factor}]
         return torch.optim.SGD(groups, lr=0.05 * lr_factor, momentum=0.9, weight_decay=0.01)
@@ -87,14 +95,16 @@ def loss_function(kind: str):
 def train(comm, case: Case, steps: int = STEPS, callbacks=(), resume=None) -> tuple[dict, list[dict]]:
     """The Trainer's parameters and history after `steps`."""
     dtype = getattr(torch, case.dtype)
-    model = make_model(dtype, seed=3 + comm.rank)  # ranks start apart; rank 0's model must win
+    model = make_model(dtype, 3 + comm.rank, case.sync_batchnorm)  # ranks start apart; rank 0's model must win
+    if case.sync_batchnorm:
+        model = ht.SyncBatchNorm.convert(model, comm)
     plan = ht.BatchPlan(GLOBAL_BATCH, comm.size, reference_batch=REFERENCE_BATCH, micro_batch=case.micro_batch)
     trainer = ht.Trainer(
         comm, model, make_optimizer(case, model), loss_function(case.loss), schedule=ht.schedules.cosine(total_epochs=10),
         callbacks=[ht.Warmup(epochs=1.5), *callbacks], clip_norm=case.clip_norm,
         loss_reduction=None if case.loss == "weighted" else case.loss,
     )  # fmt: skip
-    history = trainer.fit(ht.Loader(make_data(dtype), plan, comm, seed=SEED), steps=steps, resume=resume)
+    history = trainer.fit(ht.Loader(make_data(dtype, case.num_samples), plan, comm, seed=SEED), steps=steps, resume=resume)
     ht.replica_check(model, comm)
     return model.state_dict(), history
 
@@ -102,16 +112,16 @@ def train(comm, case: Case, steps: int = STEPS, callbacks=(), resume=None) -> tu
 def reference(case: Case, steps: int = STEPS) -> dict:
     """The same in plain torch: whole batches, one mean, one step; no part of the library but the sample order."""
     dtype = getattr(torch, case.dtype)
-    data, model = make_data(dtype), make_model(dtype)
+    data, model = make_data(dtype, case.num_samples), make_model(dtype, batchnorm=case.sync_batchnorm)
     scale = GLOBAL_BATCH / REFERENCE_BATCH
     optimizer = make_optimizer(case, model)
     base = [group["lr"] for group in optimizer.param_groups]
-    per_epoch = -(-NUM_SAMPLES // GLOBAL_BATCH)
+    per_epoch = -(-case.num_samples // GLOBAL_BATCH)
     warm = 1.5 * per_epoch
     for step in range(steps):
         epoch, at = divmod(step, per_epoch)
-        positions = np.arange(at * GLOBAL_BATCH, min((at + 1) * GLOBAL_BATCH, NUM_SAMPLES))
-        x, y = data[torch.from_numpy(sample_order(positions, NUM_SAMPLES, SEED, epoch))]
+        positions = np.arange(at * GLOBAL_BATCH, min((at + 1) * GLOBAL_BATCH, case.num_samples))
+        x, y = data[torch.from_numpy(sample_order(positions, case.num_samples, SEED, epoch))]
         ramp = min(1.0, (1 + step * (scale - 1) / warm) / scale)
         decay = 1.0 if step < warm else 0.5 * (1 + np.cos(np.pi * (step - warm) / (10 * per_epoch - warm)))
         for group, lr in zip(optimizer.param_groups, base):

@@ -1,0 +1,1 @@
+"""L2: modules whose result depends on all ranks."""
