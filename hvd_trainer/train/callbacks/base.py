@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hvd_trainer.errors import ConfigError
+
 if TYPE_CHECKING:
     from hvd_trainer.train.trainer import StepReport, Trainer
 
@@ -30,9 +32,18 @@ class Callback:
     def fit_end(self, trainer: Trainer) -> None:
         """The last step was taken."""
 
+    def fit_failed(self, trainer: Trainer) -> None:
+        """An error ends the run on this rank: close what is open. Other ranks may be elsewhere, so talk to none."""
+
     def state_dict(self) -> dict[str, Any]:
         """What must survive a resume (plain values and tensors); saved by rank 0."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo `state_dict`, on all ranks."""
+
+
+def check_whole(owner: str, name: str, value: Any, least: int = 1) -> None:
+    """Raise ConfigError unless the option is a whole number of at least `least`."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+        raise ConfigError(f"{owner}({name}={value!r})", f"a whole number >= {least}", f"leave {name} out")

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from hvd_trainer.checkpoint.store import Store
 from hvd_trainer.comm.on_root import on_root
-from hvd_trainer.errors import ConfigError
 from hvd_trainer.log import say
-from hvd_trainer.train.callbacks.base import Callback
+from hvd_trainer.train.callbacks.base import Callback, check_whole
 
 if TYPE_CHECKING:
     from hvd_trainer.train.trainer import StepReport, Trainer
@@ -28,8 +27,8 @@ class Checkpoint(Callback):
 
     def __init__(self, folder: str | os.PathLike, *, every_epochs: int = 1, every_steps: Optional[int] = None, keep: int = 3) -> None:
         for name, value in (("every_epochs", every_epochs), ("every_steps", every_steps), ("keep", keep)):
-            if value is not None and not value >= 1:
-                raise ConfigError(f"Checkpoint({name}={value!r})", "a whole number >= 1", f"leave {name} out")
+            if value is not None:
+                check_whole("Checkpoint", name, value)
         self.store = Store(folder, keep)
         self._every_epochs, self._every_steps = every_epochs, every_steps
         self._saved_at: Optional[int] = None
@@ -44,16 +43,19 @@ class Checkpoint(Callback):
 
     def step_end(self, trainer: Trainer, report: StepReport) -> None:
         # At the end of an epoch the row comes first: it belongs into the checkpoint.
-        if self._every_steps and trainer.step % self._every_steps == 0 and not trainer.is_epoch_end:
+        if not trainer.is_epoch_end and self._is_due(trainer):
             self._save(trainer)
 
     def row_ready(self, trainer: Trainer, row: dict[str, Any]) -> None:
-        if trainer.is_epoch_end and row["epoch"] % self._every_epochs == 0:
+        if trainer.is_epoch_end and (row["epoch"] % self._every_epochs == 0 or self._is_due(trainer)):
             self._save(trainer)
 
     def fit_end(self, trainer: Trainer) -> None:
         if self._saved_at != trainer.step:
             self._save(trainer)
+
+    def _is_due(self, trainer: Trainer) -> bool:
+        return self._every_steps is not None and trainer.step % self._every_steps == 0
 
     def _save(self, trainer: Trainer) -> None:
         state, manifest = trainer.snapshot()  # on all ranks: random states are gathered

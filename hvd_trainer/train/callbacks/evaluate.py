@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Optional
 
-from hvd_trainer.errors import ConfigError
-from hvd_trainer.train.callbacks.base import Callback
+from hvd_trainer.train.callbacks.base import Callback, check_whole
 from hvd_trainer.train.evaluation import Metrics, evaluate
 
 if TYPE_CHECKING:
@@ -34,8 +33,7 @@ class Evaluate(Callback):
         collate_fn: Optional[Callable[[list], Any]] = None,
     ) -> None:
         for name, value in (("every_epochs", every_epochs), ("batch_size", batch_size)):
-            if not value >= 1:
-                raise ConfigError(f"Evaluate({name}={value!r})", "a whole number >= 1", f"{name}=1")
+            check_whole("Evaluate", name, value)
         self._dataset, self._metrics, self._every_epochs = dataset, metrics, every_epochs
         self._batch_size, self._collate_fn = batch_size, collate_fn
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvd_trainer.train.callbacks.base import Callback
+from hvd_trainer.train.callbacks.base import Callback, check_whole
 
 if TYPE_CHECKING:
     from hvd_trainer.train.trainer import StepReport, Trainer
@@ -22,6 +23,7 @@ class JsonLines(Callback):
     """
 
     def __init__(self, path: str | os.PathLike, every_steps: int = 0) -> None:
+        check_whole("JsonLines", "every_steps", every_steps, least=0)
         self._path, self._every_steps = Path(path), every_steps
 
     def fit_start(self, trainer: Trainer) -> None:
@@ -29,7 +31,7 @@ class JsonLines(Callback):
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         if trainer.step and self._path.exists():
-            lines = [line for line in self._path.read_text().splitlines() if json.loads(line)["step"] <= trainer.step]
+            lines = [line for line in self._path.read_text().splitlines() if _step_of(line) <= trainer.step]
             self._path.write_text("".join(line + "\n" for line in lines))
         else:
             self._path.write_text("")
@@ -44,4 +46,14 @@ class JsonLines(Callback):
     def _write(self, trainer: Trainer, row: dict[str, Any]) -> None:
         if trainer.comm.rank == 0:
             with open(self._path, "a") as file:
-                file.write(json.dumps(row) + "\n")
+                # JSON has no NaN and no infinity.
+                plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+                file.write(json.dumps(plain) + "\n")
+
+
+def _step_of(line: str) -> float:
+    """The step of a line; infinite where a kill tore it."""
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, TypeError, KeyError):
+        return math.inf

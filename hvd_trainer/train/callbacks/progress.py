@@ -6,6 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from hvd_trainer.errors import ConfigError
 from hvd_trainer.log import say
 from hvd_trainer.train.callbacks.base import Callback
 
@@ -21,6 +22,8 @@ class Progress(Callback):
     """
 
     def __init__(self, every_s: float = 10.0) -> None:
+        if isinstance(every_s, bool) or not isinstance(every_s, (int, float)) or not every_s >= 0:
+            raise ConfigError(f"Progress(every_s={every_s!r})", "seconds >= 0", "leave every_s out")
         self._every_s = every_s
         self._bar: Any = None
 
@@ -41,11 +44,12 @@ class Progress(Callback):
         if trainer.comm.rank != 0 or now - self._shown_s < (0.2 if self._bar else self._every_s):
             return
         self._shown_s = now
+        epoch = (report.step - 1) // trainer.loader.steps_per_epoch + 1  # trainer.epoch is the next one after the last step
         text = f"loss {report.loss:.4f}  lr {report.lr[0]:.4g}  {report.samples_per_s:.0f} samples/s"
         if self._bar:
-            self._bar.update(self._task, completed=report.step, description=text, epoch=trainer.epoch + 1)
+            self._bar.update(self._task, completed=report.step, description=text, epoch=epoch)
         else:
-            say(f"epoch {trainer.epoch + 1}  step {report.step}/{trainer.total_steps}  {text}  {self._left(trainer)}")
+            say(f"epoch {epoch}  step {report.step}/{trainer.total_steps}  {text}  {self._left(trainer)}")
 
     def row_ready(self, trainer: Trainer, row: dict[str, Any]) -> None:
         if trainer.comm.rank != 0:
@@ -68,6 +72,8 @@ class Progress(Callback):
         if self._bar:
             self._bar.stop()
             self._bar = None
+
+    fit_failed = fit_end
 
     def _left(self, trainer: Trainer) -> str:
         done = trainer.step - self._first_step

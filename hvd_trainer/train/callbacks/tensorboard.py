@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from hvd_trainer.errors import MissingPartError
-from hvd_trainer.train.callbacks.base import Callback
+from hvd_trainer.train.callbacks.base import Callback, check_whole
 
 if TYPE_CHECKING:
     from hvd_trainer.train.trainer import StepReport, Trainer
@@ -24,6 +24,7 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, folder: str | os.PathLike, every_steps: int = 10) -> None:
+        check_whole("TensorBoard", "every_steps", every_steps)
         self._folder, self._every_steps = os.fspath(folder), every_steps
         self._writer: Any = None
 
@@ -33,8 +34,8 @@ class TensorBoard(Callback):
         except ImportError as error:
             raise MissingPartError("ht.TensorBoard needs the package tensorboard", "", "pip install tensorboard") from error
         if trainer.comm.rank == 0:
-            # purge_step: what a killed run wrote beyond the step it resumes from would show twice.
-            self._writer = SummaryWriter(self._folder, purge_step=trainer.step or None)
+            # What a killed run wrote beyond the step it resumes from would show twice: hide steps >= purge_step.
+            self._writer = SummaryWriter(self._folder, purge_step=trainer.step + 1 if trainer.step else None)
 
     def step_end(self, trainer: Trainer, report: StepReport) -> None:
         if self._writer is not None and report.step % self._every_steps == 0:
@@ -51,3 +52,5 @@ class TensorBoard(Callback):
     def fit_end(self, trainer: Trainer) -> None:
         if self._writer is not None:
             self._writer.close()
+
+    fit_failed = fit_end

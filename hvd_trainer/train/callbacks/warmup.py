@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Optional
 
 from hvd_trainer.errors import ConfigError
@@ -40,7 +41,7 @@ class Warmup(Callback):
         start_factor: Optional[float] = None,
     ) -> None:
         given = {name: value for name, value in (("epochs", epochs), ("steps", steps), ("samples", samples)) if value is not None}
-        if len(given) != 1 or not all(value >= 0 for value in given.values()):
+        if len(given) != 1 or not all(isinstance(value, (int, float)) and 0 <= value < math.inf for value in given.values()):
             raise ConfigError(f"Warmup({given})", "exactly one of epochs, steps and samples, >= 0", "ht.Warmup(epochs=5)")
         if start_factor is not None and not 0 <= start_factor <= 1:
             raise ConfigError(f"Warmup(start_factor={start_factor!r})", "a fraction of the peak, 0..1", "leave it out")
