@@ -24,14 +24,14 @@ digits = load_digits()
 x, y = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)
 order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
 train_set, test_set = (TensorDataset(x[part], y[part]) for part in (order[:1437], order[1437:]))
-plan = ht.BatchPlan(global_batch=64, num_ranks=comm.size, reference_batch=32, micro_batch=16)
+plan = ht.BatchPlan(global_batch=64, num_ranks=comm.size, reference_batch=32, micro_batch=24)
 loader = ht.Loader(train_set, plan, comm, seed=0)
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)).to(comm.device)
 ht.broadcast_model(model, comm)
 opt = ht.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), comm, plan=plan)
-num_epochs, lr_peak = 20, opt.param_groups[0]["lr"]
+num_epochs, lr_peak = 15, opt.param_groups[0]["lr"]
 
 
 def lr_factor(step):  # of the peak, to which wrapping has raised the rate; so the scheduler is made after it
