@@ -64,7 +64,10 @@ def _assignment(text: str) -> dict[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"--set {text}", "--set name=value", "e.g. --set lr=0.2")
-    return {name: yaml.safe_load(value)}
+    try:
+        return {name: yaml.safe_load(value)}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {text}: {error}", "a value as in a YAML file", 'quote it: --set "name=\'...\'"') from error
 
 
 def _read_file(path: str) -> dict[str, Any]:
@@ -72,7 +75,7 @@ def _read_file(path: str) -> dict[str, Any]:
 
     try:
         content = yaml.safe_load(Path(path).read_text())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
         raise ConfigError(f"--config {path}: {error}", "a YAML file with name: value lines", "correct the path or the file") from error
     if not isinstance(content, dict):
         raise ConfigError(f"--config {path} holds a {type(content).__name__}", "name: value lines", "e.g. lr: 0.2")
@@ -81,6 +84,11 @@ def _read_file(path: str) -> dict[str, Any]:
 
 def _convert(name: str, value: Any, wanted: Any) -> Any:
     """Whole numbers are fine where a float is wanted, and 1e-3 (which YAML reads as text); nothing else is guessed."""
+    options = typing.get_args(wanted)
+    if len(options) == 2 and type(None) in options:  # Optional[...]
+        if value is None:
+            return None
+        wanted = next(option for option in options if option is not type(None))
     if wanted is float and not isinstance(value, bool):
         try:
             return float(value)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Optional, Union
 
 import torch
@@ -12,6 +13,7 @@ from hvd_trainer.comm.api import Communicator
 from hvd_trainer.data.loader import fetch_samples
 from hvd_trainer.errors import ConfigError, DataError
 from hvd_trainer.plan import split_evenly
+from hvd_trainer.train.callbacks.base import check_whole
 from hvd_trainer.train.step import to_device
 from hvd_trainer.values import Weighted
 
@@ -47,23 +49,33 @@ def evaluate(
         >>> ht.evaluate(torch.nn.Identity(), list(range(10)), share_above_3, ht.init(engine="single"))
         {'above_3': 0.6}
     """
+    check_whole("evaluate", "batch_size", batch_size)
     if len(dataset) < 1:
         raise DataError("the evaluation data set has 0 samples", "at least 1", "check the path or the filter that made it")
     shares = split_evenly(len(dataset), comm.size)
     begin = sum(shares[: comm.rank])
     end = begin + shares[comm.rank]
     sums: dict[str, Weighted] = {}
-    was_training = model.training
-    model.eval()
-    with torch.no_grad():
+    with _evaluation_mode(model), torch.no_grad():
         for at in range(begin, end, batch_size):
             samples = fetch_samples(dataset, list(range(at, min(at + batch_size, end))))
             data = to_device((collate_fn or default_collate)(samples), comm.device)
             for name, value in _measure(metrics, model, data).items():
                 value = Weighted(_number(value.total), _number(value.weight))
                 sums[name] = sums[name] + value if name in sums else value
-    model.train(was_training)
     return reduce_sums(sums, comm)
+
+
+@contextlib.contextmanager
+def _evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Afterwards every module has the mode that it had: one that the user froze with `eval()` stays frozen."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def reduce_sums(sums: Mapping[str, Weighted], comm: Communicator) -> dict[str, float]:

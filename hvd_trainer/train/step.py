@@ -34,9 +34,11 @@ def train_step(model: torch.nn.Module, loss_fn: Callable, batch: StepBatch, opt:
 
 
 def to_device(data: Any, device: torch.device) -> Any:
-    """Tensors in lists, tuples and mappings moved to `device`; everything else as it is."""
+    """Tensors in lists, tuples and mappings, and objects with a `to` of their own, moved to `device`; the rest as it is."""
     if isinstance(data, torch.Tensor):
         return data if data.device == device else data.to(device, non_blocking=True)
+    if hasattr(data, "to"):  # transformers' BatchEncoding, a PackedSequence, ...
+        return data.to(device)
     if isinstance(data, Mapping):
         return {key: to_device(value, device) for key, value in data.items()}
     if isinstance(data, tuple) and hasattr(data, "_fields"):
