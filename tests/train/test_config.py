@@ -1,0 +1,86 @@
+"""Fields of a config from the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+import pytest
+
+from hvd_trainer.errors import ConfigError
+from hvd_trainer.train.config import override
+
+
+@dataclass(frozen=True)
+class Config:
+    lr: float = 0.1
+    epochs: int = 3
+    name: str = "a"
+    fast: bool = False
+    limit: Optional[int] = None
+    layers: tuple = (1, 2)
+
+
+def test_types():
+    argv = ["--set", "lr=1e-3", "--set=epochs=5", "--set", "name=b", "--set", "fast=true", "--set", "limit=7", "--set", "layers=[3]"]
+    assert override(Config(), argv) == Config(0.001, 5, "b", True, 7, [3])
+    assert override(Config(), ["--set", "lr=2"]).lr == 2.0
+    assert type(override(Config(), ["--set", "lr=2"]).lr) is float
+    assert override(Config(limit=3), ["--set", "limit=null"]).limit is None
+    assert override(Config(), ["--set", "name=a=b"]).name == "a=b"
+
+
+def test_mappings_and_the_scripts_own_arguments():
+    config = {"lr": 0.1, "what": None}
+    found = override(config, ["train.py", "--lr", "7", "--set", "lr=0.2", "--set", "what=[1, 2]", "--json", "x", "--settings", "y"])
+    assert found == {"lr": 0.2, "what": [1, 2]}
+    assert config == {"lr": 0.1, "what": None}
+
+
+def test_files_and_order(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("lr: 0.5\nepochs: 9\n")
+    assert override(Config(), ["--config", str(file), "--set", "lr=0.7"]) == Config(0.7, 9)
+    assert override(Config(), ["--set", "lr=0.7", f"--config={file}"]) == Config(0.5, 9)
+    file.write_text("lr: 1e-4\n")
+    assert override(Config(), ["--config", str(file)]).lr == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--set", "lrr=1"], "no field 'lrr'(.|\n)*did you mean lr?"),
+        (["--set", "zzz=1"], "correct the name"),
+        (["--set", "lr"], "--set name=value"),
+        (["--set"], "--set name=value"),
+        (["--set", "lr=fast"], "lr='fast' is a str"),
+        (["--set", "lr="], "lr=None"),
+        (["--set", "lr=true"], "lr=True is a bool"),
+        (["--set", "epochs=1.5"], "epochs=1.5 is a float"),
+        (["--set", "epochs=true"], "epochs=True is a bool"),
+        (["--set", "fast=1"], "fast=1 is a int"),
+        (["--set", "name=3"], "name=3 is a int"),
+        (["--set", "limit=many"], "limit='many' is a str"),
+        (["--set", "layers=[1"], "--set layers="),
+        (["--config", "/no/such/file"], "No such file"),
+        (["--config"], "--config"),
+    ],
+    ids=repr,
+)
+def test_overrides_that_cannot_be(argv, words):
+    with pytest.raises(ConfigError, match=words):
+        override(Config(), argv)
+
+
+@pytest.mark.parametrize("content", ["- 1\n", "3\n", "a: [\n", "", b"\xff\xfe\x00"])
+def test_files_that_cannot_be(content, tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ConfigError, match="c.yaml"):
+        override(Config(), ["--config", str(file)])
+
+
+def test_configs_that_cannot_be():
+    for bad in (3, Config, None):
+        with pytest.raises(ConfigError, match="a dataclass object or a mapping"):
+            override(bad, [])

@@ -1,0 +1,43 @@
+"""`run` connects, calls, closes; errors of several ranks are tested in tests/comm and tests/golden."""
+
+import pytest
+
+import hvd_trainer as ht
+from hvd_trainer.errors import ConfigError
+
+
+def test_result_config_and_close():
+    seen = []
+
+    def main(comm, config):
+        seen.append(comm)
+        assert not comm.closed
+        return config["lr"] * 2
+
+    assert ht.run(main, {"lr": 1.0}, engine="single", argv=["--set", "lr=3"]) == 6.0
+    assert seen[0].closed
+    assert ht.run(lambda comm: comm.size, engine="single") == 1
+
+
+def test_arguments_of_the_script(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", "--set", "lr=5"])
+    assert ht.run(lambda comm, config: config["lr"], {"lr": 1.0}, engine="single") == 5.0
+
+
+def test_errors_go_on_and_the_next_run_starts():
+    seen = []
+
+    def main(comm):
+        seen.append(comm)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        ht.run(main, engine="single")
+    assert seen[0].closed
+    with pytest.raises(ConfigError, match="no field"):
+        ht.run(lambda comm, config: None, {"lr": 1.0}, engine="single", argv=["--set", "x=5"])
+    assert ht.run(lambda comm: comm.size, engine="single") == 1
+
+
+def test_an_empty_config_is_a_config():
+    assert ht.run(lambda comm, config: config, {}, engine="single", argv=[]) == {}
