@@ -1,0 +1,39 @@
+"""Program for several ranks: the tests of the optimizer and the reducer once more, with a real engine instead of threads.
+
+Every rank runs the same tests in the same order; `run_threads` is this process's part of them. Tests for another number
+of ranks are left out.
+"""
+
+import sys
+
+import pytest
+
+import hvd_trainer as ht
+from tests import fake_comm
+
+FILES = ["tests/optim/test_distributed.py", "tests/optim/test_reducer.py", "tests/optim/test_replicas.py", "tests/optim/test_wrapped_schedulers.py"]
+
+
+def main(comm):
+    allreduce = comm._allreduce_
+    comm.sent = []
+
+    def noted(tensor, name, op):
+        comm.sent.append(name)
+        return allreduce(tensor, name, op)
+
+    def run_launched(size, function, *, catch=False):
+        if size != comm.size:
+            pytest.skip(f"for {size} ranks")
+        comm.sent.clear()
+        return comm.gather_objects(function(comm), comm.unique_name("results"))
+
+    comm._allreduce_ = noted
+    fake_comm.run_threads = run_launched
+    code = pytest.main([*FILES, "-q", "-x", "-p", "no:cacheprovider", "-p", "no:faulthandler", "--capture=sys"])
+    if code:
+        sys.exit(int(code))
+
+
+if __name__ == "__main__":
+    ht.run(main)
