@@ -4,6 +4,7 @@ Variables of our own, all optional. Whoever starts the job sets them, so they wi
 
     HVD_TRAINER_BACKEND     as `ht.init(backend=...)`
     HVD_TRAINER_ENGINE      as `ht.init(engine=...)`
+    HVD_TRAINER_INIT_METHOD as `ht.init(init_method=...)`: where the ranks of the torch engine meet
     HVD_TRAINER_TIMEOUT_S   as `ht.init(timeout_s=...)`
     HVD_TRAINER_CHECKED     1 compares every collective over the ranks (slow: tests, debugging); 0 does not
 
@@ -85,10 +86,15 @@ def checked(given: bool | None) -> bool:
 
 
 def user_threads(env: Mapping[str, str]) -> str:
-    """The first variable by which the user fixed the CPU threads, as "OMP_NUM_THREADS=4"; "" where there is none."""
+    """The first variable by which the user fixed the CPU threads, as "OMP_NUM_THREADS=4"; "" where there is none.
+
+    torchrun sets OMP_NUM_THREADS=1 of its own accord, whatever the cores: that is not the user's choice.
+    """
     for name in THREAD_VARIABLES:
-        if env.get(name, "").strip():
-            return f"{name}={env[name].strip()}"
+        value = env.get(name, "").strip()
+        by_torchrun = name == "OMP_NUM_THREADS" and value == "1" and "TORCHELASTIC_RUN_ID" in env
+        if value and not by_torchrun:
+            return f"{name}={value}"
     return ""
 
 

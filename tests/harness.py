@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "HVD_TRAINER_TEST_RUN"  # in the environment of every process of a run, so that leftovers are found in /proc
 LEFT_S = 3.0  # how long a process may outlive its launcher
-LAUNCHERS = ("alone", "mpirun", "horovodrun-gloo", "horovodrun-mpi")
+LAUNCHERS = ("alone", "mpirun", "horovodrun-gloo", "horovodrun-mpi", "torchrun")
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,11 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         "HVD_TRAINER_",
         "OMP_NUM_THREADS",
         "MKL_NUM_THREADS",
+        "MASTER_",
+        "TORCHELASTIC_",
+        "LOCAL_",
+        "RANK",
+        "WORLD_SIZE",
     )
     variables = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
     variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{variables.get('PATH', '')}"
@@ -144,6 +149,8 @@ def launch_command(launcher: str, np: int, variables: Mapping[str, str]) -> list
         path = need("mpi", "mpirun", variables)
         version = subprocess.run([path, "--version"], env=dict(variables), capture_output=True, text=True).stdout
         return [path, *(["--oversubscribe"] if "Open MPI" in version else []), "-np", str(np)]
+    if launcher == "torchrun":
+        return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(np), "--no-python"]
     kind = launcher.removeprefix("horovodrun-")
     path = need("horovod", "horovodrun", variables)
     if kind == "gloo":

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from hvd_trainer import env, log
-from hvd_trainer.comm import choose, guard, launched, threads
+from hvd_trainer.comm import choose, guard, launched, rendezvous, threads
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.derived import agree_on
 from hvd_trainer.comm.horovod import HorovodCommunicator
 from hvd_trainer.comm.mpi import MpiCommunicator
+from hvd_trainer.comm.process_group import TorchCommunicator
 from hvd_trainer.comm.single import SingleCommunicator
 from hvd_trainer.errors import ConfigError
 
@@ -24,18 +25,26 @@ _current: Communicator | None = None
 
 
 def init(
-    backend: str = "auto", engine: str = "auto", timeout_s: float = 600.0, *, checked: bool | None = None
+    backend: str = "auto",
+    engine: str = "auto",
+    timeout_s: float = 600.0,
+    *,
+    checked: bool | None = None,
+    init_method: str | None = None,
 ) -> Communicator:
     """Connect the processes that the launcher started and return their communicator.
 
-    The environment variables HVD_TRAINER_BACKEND, _ENGINE, _TIMEOUT_S and _CHECKED win over the arguments: they come
-    from the person who starts the job. From here on an uncaught error on one rank ends all ranks with one message.
+    The environment variables HVD_TRAINER_BACKEND, _ENGINE, _TIMEOUT_S, _CHECKED and _INIT_METHOD win over the arguments:
+    they come from the person who starts the job. From here on an uncaught error on one rank ends all ranks with one
+    message.
 
     Args:
         backend: "auto", "nccl", "mpi" or "gloo".
-        engine: "auto", "horovod", "mpi" or "single".
+        engine: "auto", "horovod", "mpi", "torch" or "single".
         timeout_s: seconds, > 0, after which a collective that not all ranks came to ends the job.
         checked: compare every collective over the ranks; slow, for tests and debugging.
+        init_method: where the ranks of engine "torch" meet: "env://", "tcp://host:port" or "file:///path"; by default
+            worked out from the launcher. With it "auto" means "torch".
 
     Raises:
         ConfigError: an unknown name, a combination that cannot work, or a second call in one process.
@@ -57,8 +66,11 @@ def init(
     backend, backend_from = env.own_setting("BACKEND", backend)
     engine, engine_from = env.own_setting("ENGINE", engine)
     limit = check_timeout(*env.own_setting("TIMEOUT_S", timeout_s))
+    meet, meet_from = env.own_setting("INIT_METHOD", init_method)
+    if meet:
+        engine = engine_that_meets(rendezvous.check(meet), engine, started.size)
     choice = choose.choose(backend, engine, started, choose.InstalledParts())
-    comm = make(choice, limit, env.checked(checked))
+    comm = make(choice, limit, env.checked(checked), started, meet)
     _current = comm
     if comm.size != started.size:
         raise guard.LonelyRank(*lonely(comm, started))
@@ -67,7 +79,7 @@ def init(
     atexit.register(guard.at_exit, comm)  # after the engine's own handlers, so it runs before them
     comm.on_close.append(lambda: atexit.unregister(guard.at_exit))
     words = settle(comm, variables)
-    names = ", ".join(name for name in (engine_from, backend_from) if name)
+    names = ", ".join(name for name in (engine_from, backend_from, meet_from) if name)
     reason = f"{choice.reason}; {names} is set" if names else choice.reason
     nodes = f"{comm.num_nodes} node{'s' if comm.num_nodes != 1 else ''}"
     ranks = f"{comm.size} rank{'s' if comm.size != 1 else ''} on {nodes}"
@@ -107,8 +119,30 @@ def check_timeout(value: Any, variable: str) -> float:
     return seconds
 
 
-def make(choice: choose.Choice, timeout_s: float, checked: bool) -> Communicator:
+def engine_that_meets(init_method: str, engine: str, size: int) -> str:
+    """The engine where an init method is given: only one has a use for it. One process alone meets nobody."""
+    if engine == "auto" and size > 1:
+        return "torch"
+    if engine in ("mpi", "horovod"):
+        raise ConfigError(
+            f"init_method={init_method!r} with engine {engine!r}, which finds the ranks through its launcher",
+            "engine 'torch' or 'auto'",
+            "leave init_method out",
+        )
+    return engine
+
+
+def make(
+    choice: choose.Choice,
+    timeout_s: float,
+    checked: bool,
+    started: launched.Launched,
+    init_method: str | None,
+) -> Communicator:
     """The engine's communicator, connected."""
+    if choice.engine == "torch":
+        where = rendezvous.method(started, env.snapshot(), init_method)
+        return TorchCommunicator(choice.backend, started, where, timeout_s, checked)
     if choice.engine == "mpi":
         return MpiCommunicator(timeout_s, checked)
     if choice.engine == "horovod":

@@ -55,7 +55,7 @@ class HorovodCommunicator(Communicator):
         self._ops = {"sum": hvd.Sum, "max": hvd.Max, "min": hvd.Min}
         self.topology = topology.from_hosts(self.rank, self._gather_objects(topology.this_host(), "hosts"))
         if backend == "nccl":
-            index = device_index(self.local_rank, torch.cuda.device_count())
+            index = topology.device_index(self.local_rank, torch.cuda.device_count())
             torch.cuda.set_device(index)
             self.device = torch.device("cuda", index)
 
@@ -166,13 +166,3 @@ def load() -> Any:
 def as_bytes(data: bytes) -> torch.Tensor:
     """A one-dimensional uint8 tensor that holds `data`."""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-
-
-def device_index(local_rank: int, visible: int) -> int:
-    """The CUDA index for a rank: the only one where the scheduler shows each task its own, else the local rank.
-
-    Example:
-        >>> device_index(3, 1), device_index(3, 8)
-        (0, 3)
-    """
-    return 0 if visible == 1 else local_rank

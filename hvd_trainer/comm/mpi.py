@@ -32,11 +32,7 @@ class MpiCommunicator(Communicator):
 
     def __init__(self, timeout_s: float = 600.0, checked: bool = False) -> None:
         super().__init__(Topology(), torch.device("cpu"), timeout_s, checked)
-        env.quiet_polling(timeout_s)
-        MPI = self._mpi = load()
-        if not MPI.Is_initialized():
-            wait_for_other_ranks_in_mpi_init(MPI, timeout_s)
-            atexit.register(finalize)
+        MPI = self._mpi = connect(timeout_s)
         self._comm = MPI.COMM_WORLD.Dup()  # our messages cannot meet those of the user's mpi4py
         self._watch = Watchdog(
             timeout_s, self._describe, lambda error: guard.fail_job(error, self), self._ended_neighbour
@@ -157,6 +153,20 @@ def load() -> Any:
     mpi4py.rc.finalize = False
     from mpi4py import MPI
 
+    return MPI
+
+
+def connect(timeout_s: float) -> Any:
+    """mpi4py's MPI module, initialised together with the other ranks, and finalised at exit.
+
+    Raises:
+        ImportError, RuntimeError, OSError: as `load`.
+    """
+    env.quiet_polling(timeout_s)
+    MPI = load()
+    if not MPI.Is_initialized():
+        wait_for_other_ranks_in_mpi_init(MPI, timeout_s)
+        atexit.register(finalize)
     return MPI
 
 

@@ -1,4 +1,4 @@
-"""Node numbers and local ranks, worked out from the host of every rank (pure)."""
+"""Node numbers, local ranks and GPU indices, worked out from the host of every rank (pure)."""
 
 from __future__ import annotations
 
@@ -32,3 +32,13 @@ def from_hosts(rank: int, hosts: Sequence[Hashable]) -> Topology:
     nodes = list(dict.fromkeys(hosts))
     local = [r for r, host in enumerate(hosts) if host == hosts[rank]]
     return Topology(rank, len(hosts), local.index(rank), len(local), nodes.index(hosts[rank]), len(nodes))
+
+
+def device_index(local_rank: int, visible: int) -> int:
+    """The CUDA index for a rank: the only one where the scheduler shows each task its own, else the local rank.
+
+    Example:
+        >>> device_index(3, 1), device_index(3, 8)
+        (0, 3)
+    """
+    return 0 if visible == 1 else local_rank

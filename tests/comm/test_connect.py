@@ -61,6 +61,28 @@ def test_timeout_accepted() -> None:
     assert connect.check_timeout("2.5", "HVD_TRAINER_TIMEOUT_S") == 2.5 and connect.check_timeout(3, "") == 3.0
 
 
+def test_init_method_and_engine() -> None:
+    assert connect.engine_that_meets("env://", "auto", 2) == "torch" == connect.engine_that_meets("env://", "torch", 2)
+    assert connect.engine_that_meets("env://", "auto", 1) == "auto"  # the same script, alone
+    with pytest.raises(ConfigError, match="(?s)engine 'mpi', which finds.*leave init_method out"):
+        connect.engine_that_meets("env://", "mpi", 2)
+    with pytest.raises(ConfigError, match="(?s)init_method='nowhere'.*tcp://host:port"):
+        connect.init(init_method="nowhere")
+    with pytest.raises(ConfigError, match="leave init_method out"):
+        connect.init(engine="horovod", init_method="tcp://127.0.0.1:1")
+
+
+def test_a_group_of_the_users_own() -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(ConfigError, match="(?s)init_process_group.* was called before.*leave that call out"):
+            connect.init(engine="torch")
+    finally:
+        dist.destroy_process_group()
+
+
 def test_lonely_names_what_was_seen() -> None:
     given, allowed, fix = connect.lonely(SingleCommunicator(), Launched("slurm", 0, 4, 0, 2, {"SLURM_PROCID": "0"}))
     assert (

@@ -18,6 +18,10 @@ CASES = [
     ("horovodrun-mpi", "horovod", "mpi", 2),
     pytest.param("horovodrun-mpi", "mpi", "mpi", 2, marks=pytest.mark.slow),
     *[("horovodrun-gloo", "horovod", "gloo", np) for np in (1, 2, 3, 4)],
+    ("alone", "torch", "gloo", 1),
+    *[("torchrun", "torch", "gloo", np) for np in (1, 2, 3, 4)],
+    ("mpirun", "torch", "gloo", 2),
+    pytest.param("horovodrun-gloo", "torch", "gloo", 2, marks=pytest.mark.slow),
 ]
 
 

@@ -120,4 +120,8 @@ def test_defaults_leave_what_the_user_set() -> None:
     assert env == {"OMPI_MCA_mpi_yield_when_idle": "0", "OTHER": "1"}
     assert environment.user_threads({"MKL_NUM_THREADS": " 3 "}) == "MKL_NUM_THREADS=3"
     assert environment.user_threads({"OMP_NUM_THREADS": ""}) == ""
+    by_torchrun = {"TORCHELASTIC_RUN_ID": "none", "OMP_NUM_THREADS": "1"}  # which torchrun sets whatever the cores
+    assert environment.user_threads(by_torchrun) == ""
+    assert environment.user_threads({**by_torchrun, "OMP_NUM_THREADS": "4"}) == "OMP_NUM_THREADS=4"
+    assert environment.user_threads({**by_torchrun, "MKL_NUM_THREADS": "1"}) == "MKL_NUM_THREADS=1"
     assert environment.visible_devices({"CUDA_VISIBLE_DEVICES": "1"}) == "1" and environment.visible_devices({}) is None
