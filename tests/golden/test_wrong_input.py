@@ -1,0 +1,68 @@
+"""A user's mistake gives one clear message for the job, an exit code that is not 0 within 10 s, and no process left."""
+
+import re
+import time
+
+import pytest
+
+from tests.harness import run_ranks
+from tests.multi.wrong_input import save_a_run
+
+# Mistake -> words that the message must have.
+MISTAKES = {
+    "unknown backend": ["ncll", "nccl", "mpi", "gloo"],
+    "unknown engine": ["horovd", "horovod"],
+    "nccl without gpu": ["nccl", "GPU"],
+    "timeout of zero": ["timeout_s"],
+    "global batch of zero": ["global_batch=0", "a whole number >= 1"],
+    "global batch of a half": ["global_batch=8.5"],
+    "global batch below ranks": ["global_batch=1", "at least 2"],
+    "empty data set": ["0 samples", "at least 1"],
+    "data sets differ": ["103", "100", "rank 1"],
+    "model without parameters": ["no parameters"],
+    "models differ": ["rank 1", "0.bias"],
+    "loss is a float": ["the loss is a float", "ht.Weighted"],
+    "loss is a plain tensor": ["plain tensor", "loss_reduction"],
+    "loss has a shape": ["shape", "one element"],
+    "loss without gradient": ["no gradient"],
+    "loss is nan on rank 1": ["nan on rank 1", "step 3"],
+    "weight 0 everywhere": ["weight 0 on every rank", "step 1"],
+    "rate is nan": ["learning rate nan"],
+    "rate is negative": ["Invalid learning rate: -0.1"],
+    "unknown scaling rule": ["quadratic", "linear", "sqrt"],
+    "schedule gives nan": ["learning rate nan"],
+    "metric is a mean": ["accuracy", "ht.Weighted"],
+    "callback is a class": ["Progress", "an object"],
+    "loss raises on rank 1": ["rank 1 of 2", "step 3", "the loss failed"],
+    "callback raises on rank 1": ["rank 1 of 2", "step 3", "the callback failed"],
+    "resume another model": ["another model", "0.bias"],
+    "resume from nothing": ["no checkpoint"],
+}
+# Under Horovod's launcher the way to the message is another one: a mistake on all ranks, on one, and before the start.
+UNDER_HOROVODRUN = ["unknown backend", "empty data set", "models differ", "loss raises on rank 1", "loss is nan on rank 1"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "mistake"),
+    [("mpirun", mistake) for mistake in MISTAKES]
+    + [(f"horovodrun-{kind}", mistake) for kind in ("gloo", "mpi") for mistake in UNDER_HOROVODRUN],
+)
+def test_one_message_and_the_end(launcher, mistake, tmp_path):
+    if mistake == "resume another model":
+        save_a_run(tmp_path)
+    result = run_ranks(launcher, 2, ["-m", "tests.multi.wrong_input", mistake, tmp_path], timeout_s=60)
+    ended = time.time()
+    result.failed(*MISTAKES[mistake], within_s=60)
+    assert ended - float((tmp_path / "begun").read_text()) <= 10, result
+    messages = re.findall(r"hvd_trainer: rank \d+ of \d+ (?:failed|ended)", result.text)
+    assert len(messages) == 1, result
+    # Only what the ranks print: horovodrun shows a traceback of its own launcher after any failure.
+    printed = "\n".join(line for line in result.text.splitlines() if launcher == "mpirun" or line.startswith("["))
+    ours = mistake not in ("rate is negative", "loss raises on rank 1", "callback raises on rank 1")
+    assert ("Traceback" in printed) != ours, result
+
+
+@pytest.mark.parametrize("mistake", ["global batch of zero", "loss is a float", "rate is nan"])
+def test_one_process_says_the_same(mistake, tmp_path):
+    result = run_ranks("alone", 1, ["-m", "tests.multi.wrong_input", mistake, tmp_path]).failed(*MISTAKES[mistake], within_s=60)
+    assert "Traceback" not in result.text, result

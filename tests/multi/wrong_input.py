@@ -1,0 +1,110 @@
+"""Program for several ranks that makes one mistake: python -m tests.multi.wrong_input MISTAKE FOLDER
+
+Writes the time of the last step before the mistake to FOLDER/begun.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import hvd_trainer as ht
+from tests.multi.cases import CASES, loss_function, make_data, make_model
+
+INIT = {
+    "unknown backend": {"backend": "ncll"},
+    "unknown engine": {"engine": "horovd"},
+    "nccl without gpu": {"backend": "nccl"},
+    "timeout of zero": {"timeout_s": 0},
+}
+
+
+def mark(folder):
+    (folder / "begun").write_text(str(time.time()))
+
+
+class RaisesOnRank1(ht.Callback):
+    def step_end(self, trainer, report):
+        if trainer.comm.rank == 1 and report.step == 3:
+            raise RuntimeError("the callback failed")
+
+
+def loss_fn(mistake, comm, folder):
+    good = loss_function("weighted")
+    calls = 0
+
+    def wrong(model, batch):
+        nonlocal calls
+        calls += 1
+        if comm.rank == 0 or "rank 1" in mistake:
+            mark(folder)
+        loss = good(model, batch)
+        if mistake == "loss is a float":
+            return float(loss.total)
+        if mistake == "loss is a plain tensor":
+            return loss.total
+        if mistake == "loss has a shape":
+            return ht.Weighted(torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none"), len(batch[1]))
+        if mistake == "loss without gradient":
+            return ht.Weighted(loss.total.detach(), loss.weight)
+        if mistake == "loss raises on rank 1" and comm.rank == 1 and calls == 3:
+            raise RuntimeError("the loss failed")
+        if mistake == "loss is nan on rank 1" and comm.rank == 1 and calls == 3:
+            return ht.Weighted(loss.total * math.nan, loss.weight)
+        if mistake == "weight 0 everywhere":
+            return ht.Weighted(loss.total * 0, 0)
+        return loss
+
+    return wrong
+
+
+def main(comm, mistake, folder):
+    model = make_model(torch.float32)
+    if mistake == "model without parameters":
+        model = torch.nn.Sequential(torch.nn.Tanh())
+    if mistake == "resume another model" or (mistake == "models differ" and comm.rank == 1):
+        model[0] = torch.nn.Linear(6, 9, bias=False)
+    lr = {"rate is nan": math.nan, "rate is negative": -0.1}.get(mistake, 0.1)
+    parameters = list(model.parameters()) or [torch.nn.Parameter(torch.zeros(1))]
+    torch.optim.SGD(parameters, lr=0.1)  # the first optimizer of a process imports for seconds
+    mark(folder)
+    optimizer = torch.optim.SGD(parameters, lr=lr)
+    batch = {"global batch of zero": 0, "global batch below ranks": comm.size - 1, "global batch of a half": 8.5}.get(mistake, 17)
+    plan = ht.BatchPlan(batch, comm.size)
+    data = make_data(torch.float32)
+    if mistake == "empty data set":
+        data = torch.utils.data.Subset(data, [])
+    if mistake == "data sets differ" and comm.rank == 1:
+        data = torch.utils.data.Subset(data, range(100))
+    callbacks = []
+    if mistake == "callback raises on rank 1":
+        callbacks.append(RaisesOnRank1())
+    if mistake == "metric is a mean":
+        callbacks.append(ht.Evaluate(data, lambda model, batch: {"accuracy": 0.5}))
+    if mistake == "callback is a class":
+        callbacks.append(ht.Progress)
+    schedule = (lambda step: math.nan) if mistake == "schedule gives nan" else None
+    scaling = "quadratic" if mistake == "unknown scaling rule" else "linear"
+    trainer = ht.Trainer(comm, model, optimizer, loss_fn(mistake, comm, folder), callbacks=callbacks, schedule=schedule, lr_scaling=scaling)
+    resume = {"resume another model": str(folder / "runs"), "resume from nothing": str(folder / "none")}.get(mistake)
+    trainer.fit(ht.Loader(data, plan, comm), epochs=2, resume=resume)
+
+
+def save_a_run(folder):
+    """What "resume another model" finds."""
+    from hvd_trainer.comm.single import SingleCommunicator
+    from tests.multi.cases import train
+
+    case = next(case for case in CASES if case.name == "sgd float32")
+    train(SingleCommunicator(), case, steps=2, callbacks=[ht.Checkpoint(folder / "runs")])
+
+
+if __name__ == "__main__":
+    the_mistake, the_folder = sys.argv[1], Path(sys.argv[2])
+    if the_mistake in INIT:
+        mark(the_folder)
+    ht.run(lambda comm: main(comm, the_mistake, the_folder), **INIT.get(the_mistake, {}))
