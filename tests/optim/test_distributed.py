@@ -162,6 +162,22 @@ def test_plain_backward_has_equal_weights():
     assert run_threads(3, rank_main) == [-2.0] * 3
 
 
+def test_plain_backward_after_weighted_steps_and_with_a_plan():
+    """The nominal weight belongs to opt.backward alone."""
+
+    def rank_main(comm):
+        w = parameter(0.0)
+        opt = wrap(sgd(w), comm, plan=BatchPlan(64, comm.size, reference_batch=64))
+        opt.backward(Weighted(w.sum() * 32, 32))
+        opt.step()
+        opt.zero_grad()
+        (w * (comm.rank + 1)).sum().backward()
+        opt.step()
+        return w.item()
+
+    assert run_threads(2, rank_main) == [-2.5] * 2
+
+
 def test_plain_backward_counts_only_ranks_that_have_gradients():
     def rank_main(comm):
         w = parameter(0.0)
@@ -376,6 +392,20 @@ def test_only_the_last_backward_sends():
         return len(before), len(during), a.item()
 
     assert run_threads(2, rank_main) == [(0, 2, 0.0)] * 2
+
+
+def test_what_is_under_way_is_not_touched():
+    """Whoever clears gradients by hand between backward and step must not change a buffer that travels."""
+
+    def rank_main(comm):
+        w = parameter(0.0)
+        opt = wrap(sgd(w), comm)
+        opt.backward(Weighted(w.sum() * (1 + comm.rank), 1))
+        w.grad = None
+        opt.step()
+        return w.item()
+
+    assert run_threads(2, rank_main) == [-1.5, -1.5]
 
 
 def test_nothing_is_sent_early_without_overlap():
