@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hvd_trainer import env, log
+from hvd_trainer import cores, env, log
 from hvd_trainer.comm import choose, guard, launched, rendezvous, threads
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.derived import agree_on
@@ -156,7 +156,7 @@ def settle(comm: Communicator, variables: dict[str, str]) -> str:
     mine = (comm.engine, comm.backend, comm.timeout_s, comm.checked)
     gpu = str(torch.cuda.get_device_properties(comm.device).uuid) if comm.device.type == "cuda" else ""
     every = comm._gather_objects(
-        (mine, comm.node, threads.my_cores(), gpu), "settings"
+        (mine, comm.node, cores.my_cores(), gpu), "settings"
     )  # before checked mode is known to agree
     agree_on([settings for settings, *_ in every], "engine, backend, timeout_s, checked")
     gpus = [(node, gpu) for _, node, _, gpu in every if gpu]
@@ -166,8 +166,8 @@ def settle(comm: Communicator, variables: dict[str, str]) -> str:
             "one GPU a rank",
             "start as many ranks as GPUs; see CUDA_VISIBLE_DEVICES of each rank",
         )
-    cores = [cores for _, node, cores, _ in every if node == comm.node]
-    return threads.apply(threads.threads_for(comm.local_rank, cores, threads.cgroup_quota()), variables)
+    here = [allowed for _, node, allowed, _ in every if node == comm.node]
+    return threads.apply(threads.threads_for(comm.local_rank, here, cores.cgroup_quota()), variables)
 
 
 def lonely(comm: Communicator, started: launched.Launched) -> tuple[str, str, str]:

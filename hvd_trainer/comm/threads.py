@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 
 import torch
 
@@ -32,35 +30,6 @@ def threads_for(rank: int, cores: Sequence[Collection[int]], quota: float | None
     if quota is not None:
         share = min(share, Fraction(quota) / len(cores))
     return max(1, int(share))
-
-
-def my_cores() -> list[int]:
-    """Physical cores that this process may run on, each by the number of its first hardware thread."""
-    logical = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    return sorted({first_sibling(cpu) for cpu in logical})
-
-
-def first_sibling(cpu: int, root: Path = Path("/sys/devices/system/cpu")) -> int:
-    """The lowest hardware thread on the core of `cpu`; `cpu` itself where the system does not say."""
-    try:
-        text = (root / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text()
-        return int(text.replace("-", ",").split(",")[0])
-    except (OSError, ValueError):
-        return cpu
-
-
-def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Cores' worth of time that the container may use, from cgroup 2 or 1; None where there is no limit."""
-    try:
-        limit, period = (root / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            limit, period = ((root / "cpu" / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
-        except OSError:
-            return None
-    if limit == "max" or int(limit) <= 0:
-        return None
-    return int(limit) / int(period)
 
 
 def apply(threads: int, env: Mapping[str, str]) -> str:

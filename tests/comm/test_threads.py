@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_trainer.comm import threads
-from hvd_trainer.comm.threads import apply, cgroup_quota, first_sibling, my_cores, threads_for
+from hvd_trainer import cores
+from hvd_trainer.comm.threads import apply, threads_for
+from hvd_trainer.cores import cgroup_quota, first_sibling, my_cores
 
 
 @pytest.mark.parametrize(
@@ -67,8 +68,8 @@ def test_first_sibling(tmp_path: Path, text: str, expected: int) -> None:
 
 def test_my_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert my_cores() and my_cores() == sorted(set(my_cores()))
-    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
-    monkeypatch.setattr(threads, "first_sibling", lambda cpu: cpu // 2 * 2)
+    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
+    monkeypatch.setattr(cores, "first_sibling", lambda cpu: cpu // 2 * 2)
     assert my_cores() == [0, 2]
 
 
