@@ -25,6 +25,7 @@ class Config:
     epochs: int = 20
     warmup_epochs: float = 2
     checkpoints: str = "runs/digits"
+    json: str = ""
 
 
 def loss_fn(model, batch):
@@ -47,16 +48,18 @@ def main(comm, config):
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)).to(comm.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.lr, momentum=0.9, weight_decay=1e-4)
     plan = ht.BatchPlan(config.global_batch, comm.size, reference_batch=config.reference_batch)
-    callbacks = [ht.Warmup(config.warmup_epochs), ht.Evaluate(test_set, accuracy), ht.Checkpoint(config.checkpoints), ht.Progress()]
-    schedule = ht.schedules.cosine(config.epochs)
-    trainer = ht.Trainer(comm, model, optimizer, loss_fn, schedule=schedule, callbacks=callbacks)
-    return trainer.fit(ht.Loader(train_set, plan, comm, seed=0), epochs=config.epochs), trainer.optimizer.lr_scale * config.lr, comm
+    trainer = ht.Trainer(
+        comm, model, optimizer, loss_fn,
+        schedule=ht.schedules.cosine(config.epochs),
+        callbacks=[ht.Warmup(config.warmup_epochs), ht.Evaluate(test_set, accuracy), ht.Checkpoint(config.checkpoints), ht.Progress()],
+    )  # fmt: skip
+    history = trainer.fit(ht.Loader(train_set, plan, comm, seed=0), epochs=config.epochs)
+    if config.json and comm.rank == 0:
+        Path(config.json).write_text(json.dumps({**history[-1], "ranks": comm.size, "lr_peak": trainer.optimizer.peak_lr}) + "\n")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--json", type=Path, help="where rank 0 writes the result")
+    parser.add_argument("--json", default="", help="where rank 0 writes the result")
     arguments, _ = parser.parse_known_args()  # --set and --config are read by ht.run
-    history, lr_peak, comm = ht.run(main, Config())
-    if arguments.json and comm.rank == 0:
-        arguments.json.write_text(json.dumps({**history[-1], "ranks": comm.size, "lr_peak": lr_peak}) + "\n")
+    ht.run(main, Config(json=arguments.json))

@@ -29,32 +29,23 @@ loader = ht.Loader(train_set, plan, comm, seed=0)
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)).to(comm.device)
-ht.broadcast_model(model, comm)
-opt = ht.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), comm, plan=plan)
-num_epochs, lr_peak = 15, opt.param_groups[0]["lr"]
-
-
-def lr_factor(step):  # of the peak, to which wrapping has raised the rate; so the scheduler is made after it
-    warm = ht.schedules.warmup_lr(step, reference_lr=1 / opt.lr_scale, peak_lr=1.0, warmup_steps=2 * len(loader))
-    return warm * (1 - step / (num_epochs * len(loader)))
-
-
-scheduler = torch.optim.lr_scheduler.LambdaLR(opt, lr_factor)
+opt = ht.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), comm, plan=plan, model=model)
+num_epochs, per_epoch = 15, len(loader)
+rates = ht.LearningRate(opt, ht.schedules.linear(), per_epoch, num_epochs * per_epoch, warmup_steps=2 * per_epoch)
+metrics = {"test_accuracy": lambda model, xy: ht.Weighted((model(xy[0]).argmax(1) == xy[1]).sum(), len(xy[1]))}
 for epoch in range(num_epochs):
     started_s, loss = time.perf_counter(), ht.Weighted(0.0, 0.0)
     for step in loader.epoch(epoch):
+        rates.apply(opt.steps_done)
         for micro in step:  # none where a small last batch leaves nothing for this rank; it steps all the same
-            inputs, labels = (part.to(comm.device) for part in micro.data)
+            inputs, labels = micro.data
             total = F.cross_entropy(model(inputs), labels, reduction="sum")
             opt.backward(ht.Weighted(total, len(labels)), last=micro.last)
         opt.step()
         opt.zero_grad()
-        scheduler.step()
         loss += opt.last_loss  # over all ranks, the same on each
     row = {"epoch": epoch + 1, "loss": loss.mean, "samples_per_s": len(train_set) / (time.perf_counter() - started_s)}
-    metrics = {"test_accuracy": lambda model, xy: ht.Weighted((model(xy[0]).argmax(1) == xy[1]).sum(), len(xy[1]))}
     row.update(ht.evaluate(model, test_set, metrics, comm))
-    if comm.rank == 0:
-        print("  ".join(f"{name} {value:.4g}" for name, value in row.items()), flush=True)
+    comm.say("  ".join(f"{name} {value:.4g}" for name, value in row.items()))
 if arguments.json and comm.rank == 0:
-    arguments.json.write_text(json.dumps({**row, "ranks": comm.size, "lr_peak": lr_peak}) + "\n")
+    arguments.json.write_text(json.dumps({**row, "ranks": comm.size, "lr_peak": opt.peak_lr}) + "\n")

@@ -18,6 +18,7 @@ _PUBLIC = {
     "DistributedOptimizer": "hvd_trainer.optim.distributed",
     "Evaluate": "hvd_trainer.train.callbacks.evaluate",
     "JsonLines": "hvd_trainer.train.callbacks.jsonl",
+    "LearningRate": "hvd_trainer.train.learning_rate",
     "Loader": "hvd_trainer.data.loader",
     "Progress": "hvd_trainer.train.callbacks.progress",
     "ScalingRule": "hvd_trainer.optim.scaling",

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from hvd_trainer import log
 from hvd_trainer.comm import staging
 from hvd_trainer.errors import CollectiveError
 
@@ -113,6 +114,10 @@ class Communicator(abc.ABC):
         number = self._counts.get(prefix, 0)
         self._counts[prefix] = number + 1
         return f"{prefix}.{number}"
+
+    def say(self, text: str) -> None:
+        """Print whole lines to stdout, on rank 0 only, at once."""
+        log.say(text, rank=self.rank)
 
     def allreduce_(self, tensor: torch.Tensor, name: str, op: str = "sum") -> Pending:
         """Reduce `tensor` over all ranks, in place and asynchronously; the result is the same bits on all ranks.

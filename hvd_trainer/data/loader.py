@@ -12,6 +12,7 @@ from torch.utils.data import Dataset, default_collate
 
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.derived import agree
+from hvd_trainer.data.device import to_device
 from hvd_trainer.data.order import sample_order
 from hvd_trainer.errors import ConfigError, DataError
 from hvd_trainer.plan import BatchPlan
@@ -22,7 +23,7 @@ class MicroBatch:
     """What one forward pass sees.
 
     Args:
-        data: what the collate function made of the samples.
+        data: what the collate function made of the samples, its tensors on `comm.device`.
         num_samples: how many went in; 0 only for the batches that fill up (see `Loader.epoch`).
         last: whether it is this rank's last one of the step.
     """
@@ -151,7 +152,7 @@ class Loader:
                 "a sample for every index below its length",
                 "correct its __len__ or __getitem__",
             ) from error
-        return self._collate(samples)
+        return to_device(self._collate(samples), self.comm.device)
 
 
 def fetch_samples(dataset: Dataset, indices: list[int]) -> list:

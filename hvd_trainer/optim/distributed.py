@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Any, Callable, Optional, Union
+from typing import Any, Optional, Union
 
 import torch
 
@@ -14,9 +14,9 @@ from hvd_trainer.errors import ConfigError, LossError, NonFiniteError
 from hvd_trainer.log import say
 from hvd_trainer.optim.buckets import DEFAULT_BUCKET_BYTES
 from hvd_trainer.optim.clip import check_limit, clip_norm_, clip_value_
-from hvd_trainer.optim.rates import SCALE, scale_groups
+from hvd_trainer.optim.rates import REFERENCE, SCALE, scale_groups
 from hvd_trainer.optim.reducer import Reducer
-from hvd_trainer.optim.replicas import broadcast_state, broadcast_tensors
+from hvd_trainer.optim.replicas import broadcast_model, broadcast_state, broadcast_tensors
 from hvd_trainer.optim.scaling import RuleLike, checked_factor, scaling_rule
 from hvd_trainer.plan import BatchPlan
 from hvd_trainer.values import Weighted
@@ -44,7 +44,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         comm: from `ht.init()`.
         lr_scaling: "linear", "sqrt", "none", a number > 0 or a ScalingRule. Rates are multiplied once, here.
         plan: gives global and reference batch; without it the global batch is `comm.size` times the reference.
-        named_parameters: names for messages, as `model.named_parameters()` gives them.
+        model: its buffers too are made equal to rank 0's, and its names are used in messages.
+        named_parameters: without `model`, names for messages, as `model.named_parameters()` gives them.
         loss_reduction: "mean" or "sum", for plain tensors given to `backward`.
         clip_norm: clip the averaged gradient to this 2-norm in each `step()`; `last_grad_norm` has the norm before.
         clip_value: clamp each component of the averaged gradient.
@@ -76,6 +77,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         *,
         lr_scaling: RuleLike = "linear",
         plan: Optional[BatchPlan] = None,
+        model: Optional[torch.nn.Module] = None,
         named_parameters: Optional[Iterable[tuple[str, torch.nn.Parameter]]] = None,
         loss_reduction: Optional[str] = None,
         clip_norm: Optional[float] = None,
@@ -103,6 +105,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._loss_reduction = loss_reduction
         self._bucket_bytes, self._overlap = bucket_bytes, overlap
         self._name = comm.unique_name("opt")
+        if model is not None:
+            broadcast_model(model, comm)
+            named_parameters = model.named_parameters()
         self._names = {id(param): name for name, param in named_parameters or ()}
         self._reducer: Optional[Reducer] = None
         self._nominal_weight = _power_of_two(plan.global_batch) if plan else 1.0
@@ -134,6 +139,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     @property
     def defaults(self) -> dict[str, Any]:  # type: ignore[override]
         return self.optimizer.defaults
+
+    @property
+    def peak_lr(self) -> float:
+        """The first group's reference rate times the scale: what the warm-up rises to."""
+        return self.param_groups[0][REFERENCE] * self.lr_scale
 
     def __repr__(self) -> str:
         return f"DistributedOptimizer({self.optimizer!r}, ranks={self.comm.size}, lr_scale={self.lr_scale:g})"

@@ -10,11 +10,11 @@ import torch
 from torch.utils.data import default_collate
 
 from hvd_trainer.comm.api import Communicator
+from hvd_trainer.data.device import to_device
 from hvd_trainer.data.loader import fetch_samples
 from hvd_trainer.errors import ConfigError, DataError
 from hvd_trainer.plan import split_evenly
 from hvd_trainer.train.callbacks.base import check_whole
-from hvd_trainer.train.step import to_device
 from hvd_trainer.values import Weighted
 
 Metrics = Union[Callable, Mapping[str, Callable]]

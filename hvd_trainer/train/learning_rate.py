@@ -21,15 +21,37 @@ class LearningRate:
         schedule: see `as_schedule`.
         steps_per_epoch: >= 1.
         total_steps: of the whole run, >= 1.
+        warmup_steps: length of the warm-up from the reference rate, >= 0.
+
+    Example:
+        >>> import torch, hvd_trainer as ht
+        >>> w = torch.nn.Parameter(torch.zeros(1))
+        >>> opt = ht.DistributedOptimizer(torch.optim.SGD([w], lr=0.1), ht.init(engine="single"), lr_scaling=8)
+        >>> rates = ht.LearningRate(opt, ht.schedules.linear(), steps_per_epoch=10, total_steps=30, warmup_steps=10)
+        >>> for step in (0, 5, 10, 20, 30):
+        ...     rates.apply(step)
+        ...     print(round(opt.param_groups[0]["lr"], 3))
+        0.1
+        0.45
+        0.8
+        0.4
+        0.0
     """
 
-    def __init__(self, optimizer: DistributedOptimizer, schedule: Any, steps_per_epoch: int, total_steps: int) -> None:
+    def __init__(
+        self,
+        optimizer: DistributedOptimizer,
+        schedule: Any,
+        steps_per_epoch: int,
+        total_steps: int,
+        warmup_steps: float = 0.0,
+    ) -> None:
         self._optimizer = optimizer
         self._schedule = as_schedule(schedule)
         self.timeline = Timeline(steps_per_epoch, total_steps)
-        self.start_factor = 1.0
+        self.set_warmup(warmup_steps)
 
-    def set_warmup(self, steps: float, start_factor: Optional[float]) -> None:
+    def set_warmup(self, steps: float, start_factor: Optional[float] = None) -> None:
         """Warm up over `steps` from `start_factor` x peak; None: from the reference rate."""
         timeline = self.timeline
         self.timeline = Timeline(timeline.steps_per_epoch, timeline.total_steps, steps)

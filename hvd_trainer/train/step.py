@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 
@@ -25,24 +24,9 @@ def train_step(model: torch.nn.Module, loss_fn: Callable, batch: StepBatch, opt:
         The loss over all ranks and micro-batches, before the update; the same on all ranks.
     """
     for micro in batch:
-        loss = loss_fn(model, to_device(micro.data, opt.comm.device))
+        loss = loss_fn(model, micro.data)
         weight = micro.num_samples if isinstance(loss, torch.Tensor) else None
         opt.backward(loss, weight=weight, last=micro.last)
     opt.step()
     opt.zero_grad()
     return opt.last_loss
-
-
-def to_device(data: Any, device: torch.device) -> Any:
-    """Tensors in lists, tuples and mappings, and objects with a `to` of their own, moved to `device`; the rest as it is."""
-    if isinstance(data, torch.Tensor):
-        return data if data.device == device else data.to(device, non_blocking=True)
-    if hasattr(data, "to"):  # transformers' BatchEncoding, a PackedSequence, ...
-        return data.to(device)
-    if isinstance(data, Mapping):
-        return {key: to_device(value, device) for key, value in data.items()}
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(to_device(value, device) for value in data))
-    if isinstance(data, (list, tuple)):
-        return type(data)(to_device(value, device) for value in data)
-    return data

@@ -21,7 +21,7 @@ from hvd_trainer.errors import ConfigError
 from hvd_trainer.log import say, warn
 from hvd_trainer.optim.distributed import DistributedOptimizer
 from hvd_trainer.optim.rates import REFERENCE
-from hvd_trainer.optim.replicas import broadcast_model, replica_check
+from hvd_trainer.optim.replicas import replica_check
 from hvd_trainer.optim.scaling import RuleLike, scaling_rule
 from hvd_trainer.optim.schedules import TorchSchedule, as_schedule
 from hvd_trainer.train.callbacks.base import Callback
@@ -223,13 +223,12 @@ class Trainer:
     def _begin(self, loader: Loader, total_steps: int, resume: Optional[str]) -> None:
         self.loader = loader
         agree(self.comm, (total_steps, resume, self.rule.name), "length of the run, resume and lr_scaling")
-        broadcast_model(self.model, self.comm)
         self.optimizer = DistributedOptimizer(
             self._user_optimizer,
             self.comm,
             lr_scaling=self.rule,
             plan=loader.plan,
-            named_parameters=self.model.named_parameters(),
+            model=self.model,
             scheduler_is_rebased=isinstance(self._schedule, TorchSchedule),
             **self._wrap_arguments,
         )

@@ -10,6 +10,7 @@ OPTIONS = {
     "install-horovod": {
         "--cache", "--dry-run", "--help", "--jobs", "--mpicxx", "--no-gloo", "--no-mpi", "--no-repairs", "--rebuild",
     },
+    "launch": {"--dry-run", "--hostfile", "--hosts", "--ranks", "--threads", "--with"},
 }  # fmt: skip
 
 

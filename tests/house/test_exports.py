@@ -7,7 +7,8 @@ import hvd_trainer as ht
 # Issues that are still open bring these; a name appears here, in __init__ and in the docs together.
 LATER = {"LAMB", "LARS", "noise_scale"}
 PROMISED = {
-    "BatchPlan", "Callback", "Checkpoint", "DistributedOptimizer", "Evaluate", "JsonLines", "Loader", "Progress",
+    "BatchPlan", "Callback", "Checkpoint", "DistributedOptimizer", "Evaluate", "JsonLines", "LearningRate",
+    "Loader", "Progress",
     "ScalingRule", "SyncBatchNorm", "TensorBoard", "Trainer", "Warmup", "Weighted", "__version__", "broadcast_model", "errors",
     "evaluate", "init", "replica_check", "run", "scale_lr", "schedules",
 }  # fmt: skip

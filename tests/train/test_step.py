@@ -7,7 +7,8 @@ import torch
 
 import hvd_trainer as ht
 from hvd_trainer.comm.single import SingleCommunicator
-from hvd_trainer.train.step import to_device, train_step
+from hvd_trainer.data.device import to_device
+from hvd_trainer.train.step import train_step
 from tests.fake_comm import run_threads
 from tests.train.small import loss_fn, make_loader, make_model
 
