@@ -728,6 +728,22 @@ def test_reentrant_checkpointing_says_what_to_do():
     assert values[0] == pytest.approx(values[1], rel=1e-12)
 
 
+def test_a_parameter_that_reentrant_checkpointing_meets_twice_is_not_two():
+    """`a` gets its gradient in two parts before the bucket is complete; `b` in the same bucket is not used at all."""
+    from torch.utils.checkpoint import checkpoint
+
+    def rank_main(comm):
+        a, b = parameter(2.0), parameter(1.0)
+        opt = wrap(sgd(a, b, weight_decay=0.5), comm)
+        x = torch.ones(1, dtype=torch.float64, requires_grad=True)
+        for_two = checkpoint(lambda v: v * a, checkpoint(lambda v: v * a, x, use_reentrant=True), use_reentrant=True)
+        opt.backward(Weighted(for_two.sum(), 1))
+        opt.step()
+        return a.item(), b.item()
+
+    assert run_threads(2, rank_main) == [(2.0 - 4.0 - 1.0, 1.0)] * 2
+
+
 def test_closure():
     with pytest.raises(ConfigError, match="closure"):
         wrap(sgd(parameter(1.0)), SingleCommunicator()).step(lambda: 1.0)
