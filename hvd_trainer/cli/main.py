@@ -6,6 +6,7 @@ import click
 
 from hvd_trainer.cli.doctor import doctor
 from hvd_trainer.cli.install_horovod import install_horovod
+from hvd_trainer.cli.launch import launch
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -15,3 +16,4 @@ def main() -> None:
 
 main.add_command(doctor)
 main.add_command(install_horovod)
+main.add_command(launch)
