@@ -8,7 +8,7 @@ import pytest
 from hvd_trainer.data.order import sample_order
 from tests.properties import given, settings, st
 
-SMALL = [2, 3, 4, 5, 7, 8, 10, 16, 17, 30]
+SMALL = [2, 3, 4, 5, 8, 17]
 
 
 def whole(num_samples, seed=0, epoch=0):
@@ -68,7 +68,7 @@ def test_pinned():
 
 @pytest.mark.parametrize("num_samples", SMALL)
 def test_each_index_equally_often_at_each_position(num_samples):
-    epochs = 2000
+    epochs = 1000
     counts = np.zeros((num_samples, num_samples))
     for epoch in range(epochs):
         counts[np.arange(num_samples), whole(num_samples, 11, epoch)] += 1
@@ -78,7 +78,7 @@ def test_each_index_equally_often_at_each_position(num_samples):
 
 @pytest.mark.parametrize("num_samples", [3, 4, 5])
 def test_every_permutation_of_a_few_is_equally_frequent(num_samples):
-    epochs = 6000
+    epochs = 2400
     found, counts = np.unique([whole(num_samples, 5, epoch) for epoch in range(epochs)], axis=0, return_counts=True)
     assert len(found) == math.factorial(num_samples)
     expected = epochs / len(found)
@@ -88,7 +88,7 @@ def test_every_permutation_of_a_few_is_equally_frequent(num_samples):
 @pytest.mark.parametrize("num_samples", [5, 8, 13])
 def test_neighbours_are_independent(num_samples):
     """Which index follows which: every ordered pair equally often."""
-    epochs = 1500
+    epochs = 1000
     counts = np.zeros((num_samples, num_samples))
     for epoch in range(epochs):
         order = whole(num_samples, 2, epoch)
@@ -102,7 +102,7 @@ def test_neighbours_are_independent(num_samples):
 @pytest.mark.parametrize("num_samples", [10, 100, 4096, 100_000])
 def test_fixed_points_and_descents(num_samples):
     """A random order has one fixed point on average and falls as often as it rises."""
-    epochs = max(10, min(1000, 1_000_000 // num_samples))
+    epochs = max(10, min(400, 500_000 // num_samples))
     orders = [whole(num_samples, 1, epoch) for epoch in range(epochs)]
     fixed = np.mean([(order == np.arange(num_samples)).sum() for order in orders])
     assert abs(fixed - 1) < 5 / math.sqrt(epochs)
