@@ -14,6 +14,8 @@ from hvd_trainer.errors import ConfigError, LossError, NonFiniteError
 from hvd_trainer.log import say
 from hvd_trainer.optim.buckets import DEFAULT_BUCKET_BYTES
 from hvd_trainer.optim.clip import check_limit, clip_norm_, clip_value_
+from hvd_trainer.optim.grad_scaler import GradScaler
+from hvd_trainer.optim.loss import as_sum
 from hvd_trainer.optim.rates import REFERENCE, SCALE, scale_groups
 from hvd_trainer.optim.reducer import Reducer
 from hvd_trainer.optim.replicas import broadcast_model, broadcast_state, broadcast_tensors
@@ -204,7 +206,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
     # -- one step: backward (once or several times), then step ------------------------------------------------------
 
     def backward(
-        self, loss: Union[Weighted, torch.Tensor, None], *, weight: Optional[float] = None, last: bool = True
+        self,
+        loss: Union[Weighted, torch.Tensor, None],
+        *,
+        weight: Optional[float] = None,
+        last: bool = True,
+        scaler: Optional[GradScaler] = None,
     ) -> None:
         """Add this micro-batch's gradients; the last one of a step sends buckets while it runs.
 
@@ -213,6 +220,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 rank that has no data in this step.
             weight: for plain tensors, the number of samples. A "mean" without it counts as one, like every other.
             last: False before the last micro-batch of a step.
+            scaler: an `ht.GradScaler` for float16: multiplies the gradients, not the loss that is reported. Step with
+                `scaler.step(opt)` and `scaler.update()`.
 
         Raises:
             LossError: not a scalar, no gradient, a weight that is negative or not finite, or left-over gradients.
@@ -235,10 +244,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._in_window, reducer.foreign = True, False
         if loss is None:
             return
-        total, seed, local_weight = self._as_sum(loss, weight)
+        total, seed, local_weight = as_sum(loss, weight, self._loss_reduction)
+        factor = 1.0 if scaler is None else scaler.factor(self.comm.device)
         reducer.begin(armed=last and self._overlap and not self.comm.talks_in_backward)
         try:
-            torch.autograd.backward(total, torch.full_like(total, seed / self._nominal_weight))
+            torch.autograd.backward(total, torch.full_like(total, seed * factor / self._nominal_weight))
         finally:
             reducer.end()
         self._weight += local_weight
@@ -337,30 +347,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._synchronized = False
         self._weight = 0.0
         self._total: Union[float, torch.Tensor] = 0.0
-
-    def _as_sum(self, loss: Union[Weighted, torch.Tensor], weight: Optional[float]) -> tuple[torch.Tensor, float, float]:
-        """The tensor to differentiate, the factor that makes it a sum over samples, and its weight."""
-        fix = 'return ht.Weighted(F.cross_entropy(logits, y, reduction="sum"), len(y))'
-        if isinstance(loss, Weighted):
-            total, seed, weight = loss.total, 1.0, float(loss.weight)
-        elif isinstance(loss, torch.Tensor):
-            if self._loss_reduction is None:
-                raise LossError("the loss is a plain tensor, which does not say whether it is a mean or a sum", "ht.Weighted", fix + ', or say loss_reduction="mean"')
-            if weight is None and self._loss_reduction == "sum":
-                raise LossError('a plain loss with loss_reduction="sum" and no weight', "the number of samples", "opt.backward(loss, weight=len(y))")
-            total, weight = loss, 1.0 if weight is None else float(weight)
-            seed = weight if self._loss_reduction == "mean" else 1.0
-        else:
-            raise LossError(f"the loss is a {type(loss).__name__}", "ht.Weighted(total, weight), or a scalar tensor with loss_reduction=", fix)
-        if not isinstance(total, torch.Tensor) or not total.is_floating_point():
-            raise LossError(f"the loss's total is a {getattr(total, 'dtype', type(total).__name__)}", "a floating-point tensor", fix)
-        if total.numel() != 1:
-            raise LossError(f"the loss has shape {list(total.shape)}", "one number: the sum (or mean) over the samples", fix)
-        if not total.requires_grad:
-            raise LossError("the loss has no gradient", "a loss that depends on the model's parameters", "look for torch.no_grad(), .detach(), .item() or frozen parameters")
-        if not (math.isfinite(weight) and weight >= 0):
-            raise LossError(f"the loss has weight {weight}", "a finite number >= 0", "pass the number of samples")
-        return total, seed, weight
 
     def _ensure_reducer(self, begins: bool = True) -> Reducer:
         """The reducer for the parameters that are trainable now: made again when some were frozen, unfrozen or added.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from hvd_trainer.comm.api import Communicator
-from hvd_trainer.errors import ReplicaError
+from hvd_trainer.errors import ConfigError, ReplicaError
 from hvd_trainer.optim.buckets import ParamSpec
 from hvd_trainer.optim.reducer import check_same_params
 
@@ -126,6 +127,40 @@ def replica_check(model: torch.nn.Module, comm: Communicator) -> None:
                 "do not change parameters outside of the optimizer on some ranks only; ht.broadcast_model(model, comm) makes them equal",
             )
     raise ReplicaError(f"the ranks hold different sets of tensors at {comm.where}", "the same model on all ranks", "")
+
+
+@contextlib.contextmanager
+def common_buffers(model: torch.nn.Module, comm: Communicator, how: str) -> Iterator[None]:
+    """While the block runs, all ranks have the same buffers; afterwards each has its own again.
+
+    Batch statistics of ordinary BatchNorm are local: without this, ranks would measure N slightly different models.
+
+    Args:
+        model: on all ranks the same.
+        comm: the ranks.
+        how: "rank0" (what a checkpoint holds), "mean" over the ranks (floating-point ones; others from rank 0), or "own".
+
+    Raises:
+        ConfigError: another `how`.
+    """
+    if how not in ("rank0", "mean", "own"):
+        raise ConfigError(f"buffers={how!r}", '"rank0", "mean" or "own"', 'buffers="mean" averages batch statistics over the ranks')
+    buffers = list(model.buffers())
+    if how == "own" or comm.size == 1 or not buffers:
+        yield
+        return
+    name, own = comm.unique_name("buffers"), [buffer.clone() for buffer in buffers]
+    averaged = [b for b in buffers if how == "mean" and b.is_floating_point()]
+    broadcast_tensors([b for b in buffers if not any(b is a for a in averaged)], comm, name)
+    pending = [comm.allreduce_(buffer, f"{name}.mean{number}") for number, buffer in enumerate(averaged)]
+    for each in pending:
+        each.wait().div_(comm.size)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, before in zip(buffers, own):
+                buffer.copy_(before)
 
 
 def named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

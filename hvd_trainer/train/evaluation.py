@@ -13,6 +13,7 @@ from hvd_trainer.comm.api import Communicator
 from hvd_trainer.data.device import to_device
 from hvd_trainer.data.loader import fetch_samples
 from hvd_trainer.errors import ConfigError, DataError
+from hvd_trainer.optim.replicas import common_buffers
 from hvd_trainer.plan import split_evenly
 from hvd_trainer.train.callbacks.base import check_whole
 from hvd_trainer.values import Weighted
@@ -28,6 +29,7 @@ def evaluate(
     *,
     batch_size: int = 256,
     collate_fn: Optional[Callable[[list], Any]] = None,
+    buffers: str = "rank0",
 ) -> dict[str, float]:
     """Mean of each metric over all samples of `dataset`, each counted once, the same value on every rank.
 
@@ -38,6 +40,7 @@ def evaluate(
         comm: the ranks.
         batch_size: samples in one forward pass of one rank, >= 1.
         collate_fn: as in `Loader`.
+        buffers: whose batch statistics count: "rank0", the "mean" over the ranks, or each rank its "own".
 
     Raises:
         DataError: the data set is empty.
@@ -56,7 +59,7 @@ def evaluate(
     begin = sum(shares[: comm.rank])
     end = begin + shares[comm.rank]
     sums: dict[str, Weighted] = {}
-    with _evaluation_mode(model), torch.no_grad():
+    with _evaluation_mode(model), common_buffers(model, comm, buffers), torch.no_grad():
         for at in range(begin, end, batch_size):
             samples = fetch_samples(dataset, list(range(at, min(at + batch_size, end))))
             data = to_device((collate_fn or default_collate)(samples), comm.device)

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Optional
 
 import torch
 
 from hvd_trainer.data.loader import StepBatch
 from hvd_trainer.optim.distributed import DistributedOptimizer
+from hvd_trainer.optim.grad_scaler import GradScaler
 from hvd_trainer.values import Weighted
 
 
-def train_step(model: torch.nn.Module, loss_fn: Callable, batch: StepBatch, opt: DistributedOptimizer) -> Weighted:
+def train_step(
+    model: torch.nn.Module,
+    loss_fn: Callable,
+    batch: StepBatch,
+    opt: DistributedOptimizer,
+    autocast: Optional[torch.dtype] = None,
+    scaler: Optional[GradScaler] = None,
+) -> Weighted:
     """Take one step on this rank's share of a global batch.
 
     Args:
@@ -19,14 +28,21 @@ def train_step(model: torch.nn.Module, loss_fn: Callable, batch: StepBatch, opt:
         loss_fn: (model, data) -> Weighted, or a plain tensor where the optimizer knows what it means.
         batch: this rank's share, maybe without any micro-batch.
         opt: its rates are set.
+        autocast: torch.bfloat16 or torch.float16 for mixed precision; None: as the model is.
+        scaler: for float16.
 
     Returns:
         The loss over all ranks and micro-batches, before the update; the same on all ranks.
     """
     for micro in batch:
-        loss = loss_fn(model, micro.data)
+        with torch.autocast(opt.comm.device.type, dtype=autocast, enabled=autocast is not None):
+            loss = loss_fn(model, micro.data)
         weight = micro.num_samples if isinstance(loss, torch.Tensor) else None
-        opt.backward(loss, weight=weight, last=micro.last)
-    opt.step()
+        opt.backward(loss, weight=weight, last=micro.last, scaler=scaler)
+    if scaler is None:
+        opt.step()
+    else:
+        scaler.step(opt)  # or not, where the averaged gradient overflowed: on all ranks alike
+        scaler.update()
     opt.zero_grad()
     return opt.last_loss

@@ -20,6 +20,7 @@ from hvd_trainer.data.loader import Loader
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.log import say, warn
 from hvd_trainer.optim.distributed import DistributedOptimizer
+from hvd_trainer.optim.grad_scaler import GradScaler
 from hvd_trainer.optim.rates import REFERENCE
 from hvd_trainer.optim.replicas import replica_check
 from hvd_trainer.optim.scaling import RuleLike, scaling_rule
@@ -30,6 +31,8 @@ from hvd_trainer.train.learning_rate import LearningRate
 from hvd_trainer.train.plan_text import plan_text
 from hvd_trainer.train.step import train_step
 from hvd_trainer.values import Weighted
+
+PRECISIONS = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class Trainer:
         loss_reduction: "mean" or "sum" where the loss is a plain tensor; weighted by samples.
         clip_norm: clip the averaged gradient to this 2-norm.
         clip_value: clamp each component of the averaged gradient.
+        precision: "float32" (the model as it is), "bf16" or "fp16" (autocast; fp16 with a scaler whose skips are decided
+            for all ranks at once).
 
     Raises:
         ConfigError: no parameters, a model on another device, an optimizer that is wrapped already, ...
@@ -99,8 +104,13 @@ class Trainer:
         loss_reduction: Optional[str] = None,
         clip_norm: Optional[float] = None,
         clip_value: Optional[float] = None,
+        precision: str = "float32",
     ) -> None:
         _check_parts(comm, model, optimizer, loss_fn, callbacks)
+        if precision not in PRECISIONS:
+            raise ConfigError(f"precision={precision!r}", ", ".join(PRECISIONS), 'precision="bf16"')
+        self._autocast = PRECISIONS[precision]
+        self._scaler = GradScaler(comm.device.type) if precision == "fp16" else None
         self.comm, self.model, self.loss_fn = comm, model, loss_fn
         self.callbacks = list(callbacks)
         self.rule = scaling_rule(lr_scaling)
@@ -127,6 +137,10 @@ class Trainer:
     @property
     def is_last_step(self) -> bool:
         return self.step >= self.total_steps
+
+    def stop(self) -> None:
+        """End the run after this step or epoch, as if it had been asked for no more; call it on all ranks."""
+        self.total_steps = self.step
 
     def fit(
         self, loader: Loader, epochs: Optional[int] = None, *, steps: Optional[int] = None, resume: Optional[str] = None
@@ -205,7 +219,7 @@ class Trainer:
                 break
             self.comm.where = f"step {self.step + 1} (epoch {epoch + 1})"
             self.learning_rate.apply(self.step)
-            loss = train_step(self.model, self.loss_fn, batch, self.optimizer)
+            loss = train_step(self.model, self.loss_fn, batch, self.optimizer, self._autocast, self._scaler)
             self.step += 1
             samples += batch.global_samples
             samples_per_s = samples / (time.perf_counter() - started_s)
@@ -261,6 +275,8 @@ class Trainer:
         if kept != given:
             warn(f"note: the learning rates {given} of this start are not used; the checkpoint goes on with {kept}", rank=self.comm.rank)
         self.learning_rate.load_state_dict(state["schedule"])
+        if self._scaler and state["scaler"]:
+            self._scaler.load_state_dict(state["scaler"])
         self.step, self.history = state["step"], state["history"]
         self._epoch_loss = Weighted(*state["epoch_loss"])
         for key, callback in _named(self.callbacks):
@@ -293,6 +309,7 @@ class Trainer:
             "history": self.history,
             "callbacks": {key: callback.state_dict() for key, callback in _named(self.callbacks)},
             "rng": states,
+            "scaler": self._scaler.state_dict() if self._scaler else {},
         }
         manifest = {
             "model": describe_model(self.model),

@@ -7,9 +7,9 @@ import hvd_trainer as ht
 # Issues that are still open bring these; a name appears here, in __init__ and in the docs together.
 LATER = {"LAMB", "LARS", "noise_scale"}
 PROMISED = {
-    "BatchPlan", "Callback", "Checkpoint", "DistributedOptimizer", "Evaluate", "JsonLines", "LearningRate",
-    "Loader", "Progress",
-    "ScalingRule", "SyncBatchNorm", "TensorBoard", "Trainer", "Warmup", "Weighted", "__version__", "broadcast_model", "errors",
+    "BatchPlan", "Callback", "Checkpoint", "DistributedOptimizer", "EMA", "EarlyStop", "Evaluate",
+    "GradScaler", "JsonLines", "LearningRate", "Loader", "Progress",
+    "ScalingRule", "SyncBatchNorm", "TensorBoard", "Trainer", "Unfreeze", "Warmup", "Weighted", "__version__", "broadcast_model", "errors",
     "evaluate", "init", "replica_check", "run", "scale_lr", "schedules",
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Optional
 
 from hvd_trainer.train.callbacks.base import Callback, check_whole
+from hvd_trainer.train.callbacks.ema import EMA
 from hvd_trainer.train.evaluation import Metrics, evaluate
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ class Evaluate(Callback):
         every_epochs: >= 1.
         batch_size: samples in one forward pass of one rank.
         collate_fn: as in `Loader`.
+        buffers: whose batch statistics count: "rank0" (those of the checkpoint), the "mean" over the ranks, or "own".
+        weights: an `EMA` before this one in the list, to measure its averaged weights.
     """
 
     def __init__(
@@ -31,22 +34,26 @@ class Evaluate(Callback):
         every_epochs: int = 1,
         batch_size: int = 256,
         collate_fn: Optional[Callable[[list], Any]] = None,
+        buffers: str = "rank0",
+        weights: Optional[EMA] = None,
     ) -> None:
         for name, value in (("every_epochs", every_epochs), ("batch_size", batch_size)):
             check_whole("Evaluate", name, value)
         self._dataset, self._metrics, self._every_epochs = dataset, metrics, every_epochs
         self._batch_size, self._collate_fn = batch_size, collate_fn
+        self._buffers, self._weights = buffers, weights
 
     def epoch_end(self, trainer: Trainer, row: dict[str, Any]) -> None:
         if row["epoch"] % self._every_epochs and not trainer.is_last_step:
             return
         row.update(
             evaluate(
-                trainer.model,
+                self._weights.model if self._weights else trainer.model,
                 self._dataset,
                 self._metrics,
                 trainer.comm,
                 batch_size=self._batch_size,
                 collate_fn=self._collate_fn,
+                buffers=self._buffers,
             )
         )
