@@ -87,20 +87,23 @@ class Store:
         found = self.complete()
         return found[-1] if found else None
 
-    def set_aside(self, after_step: int) -> list[Path]:
-        """Move checkpoints of later steps, left by another run in this folder, to `folder/previous`.
+    def set_aside(self, after_step: int) -> Optional[Path]:
+        """Move checkpoints of later steps, left by another run in this folder, to `folder/previous-1`, `-2`, ...
 
-        Otherwise they would be taken for the newest of this run, and `keep` would delete this run's own. What an
-        earlier call put there is replaced.
+        Otherwise they would be taken for the newest of this run, and `keep` would delete this run's own.
+
+        Returns:
+            Where they are now; None where there were none.
         """
         stale = [path for path in self.complete() if int(_NAME.fullmatch(path.name)[1]) > after_step]
-        if stale:
-            previous = self.folder / "previous"
-            shutil.rmtree(previous, ignore_errors=True)
-            previous.mkdir()
-            for path in stale:
-                os.rename(path, previous / path.name)
-        return stale
+        if not stale:
+            return None
+        number = 1 + max((int(path.name.rpartition("-")[2]) for path in self.folder.glob("previous-*")), default=0)
+        previous = self.folder / f"previous-{number}"
+        previous.mkdir()
+        for path in stale:
+            os.rename(path, previous / path.name)
+        return previous
 
     def _sweep(self) -> None:
         """Remove what a killed run left half written."""

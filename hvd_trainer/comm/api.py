@@ -85,12 +85,15 @@ class Communicator(abc.ABC):
         where: what the job is doing, for messages ("step 17"); set by whoever drives it.
         talks_in_backward: set by modules (SyncBatchNorm) whose backward has collectives of its own. Gradients are then not
             sent during backward: ranks that use different layers would interleave the two kinds differently.
+        backward_of: name of the optimizer whose backward is running, "" outside: gradients that another optimizer's
+            parameters get meanwhile belong to a loss that is not theirs.
     """
 
     engine: str
     backend: str
     where: str = "start"
     talks_in_backward: bool = False
+    backward_of: str = ""
 
     def __init__(self, topology: Topology, device: torch.device, timeout_s: float, checked: bool) -> None:
         self.topology = topology

@@ -95,6 +95,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "a torch optimizer that is not wrapped yet",
                 "ht.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), comm)",
             )
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ConfigError(
+                "DistributedOptimizer(LBFGS)",
+                "an optimizer that takes one gradient a step",
+                "LBFGS evaluates the loss again inside step(closure), on this rank alone; use SGD, AdamW, ...",
+            )
         if loss_reduction not in (None, "mean", "sum"):
             raise ConfigError(f"loss_reduction={loss_reduction!r}", '"mean" or "sum"', "or return ht.Weighted from the loss")
         check_limit("clip_norm", clip_norm)
@@ -247,10 +253,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         total, seed, local_weight = as_sum(loss, weight, self._loss_reduction)
         factor = 1.0 if scaler is None else scaler.factor(self.comm.device)
         reducer.begin(armed=last and self._overlap and not self.comm.talks_in_backward)
+        self.comm.backward_of = self._name
         try:
             torch.autograd.backward(total, torch.full_like(total, seed * factor / self._nominal_weight))
         finally:
             reducer.end()
+            self.comm.backward_of = ""
         self._weight += local_weight
         # Stays a tensor until the step ends: reading it here would make a GPU wait for every micro-batch.
         if seed:  # the mean over no sample is NaN, and counts nothing
@@ -268,6 +276,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
         reducer = self._ensure_reducer(begins=False)
         self.comm.where = f"step {self.steps_done + 1}"
         plain = reducer.foreign if self._in_window else any(param.grad is not None for param in reducer.params)
+        if not self._in_window and reducer.holds_gradients_of_another():
+            raise LossError(
+                f"at {self.comm.where} the gradients of this optimizer come from another DistributedOptimizer's backward: they "
+                "have that one's scale and no weight here",
+                "one optimizer for each loss",
+                "put both sets of parameters into one optimizer as two param groups; or zero_grad() and call backward on this one",
+            )
+        if self._weight and not reducer.holds_anything():
+            raise LossError(
+                f"at {self.comm.where} opt.backward was called, but no parameter has a gradient",
+                "gradients that stay until opt.step()",
+                "call opt.zero_grad() or model.zero_grad() only after opt.step()",
+            )
         self._total = float(self._total)
         numbers = [self._weight + plain, self._total, float(plain), float(self._in_window)]
         (weight, total, num_plain, num_ours), _ = reducer.flush(numbers)

@@ -51,6 +51,7 @@ class Reducer:
         self._seen = [False] * len(specs)  # by the armed backward, so far
         self._missing = [len(bucket.slots) for bucket in self.buckets]
         self._sent: list[Pending] = []
+        self._of_another = [False] * len(specs)
         self._handles = [
             param.register_post_accumulate_grad_hook(lambda _, index=index: self._on_grad(index))
             for index, param in enumerate(self.params)
@@ -102,6 +103,14 @@ class Reducer:
         grads = [param.grad for param in self.params if param.grad is not None]
         return any(grad.is_sparse or bool(grad.count_nonzero()) for grad in grads)
 
+    def holds_anything(self) -> bool:
+        """Whether a gradient is there, or a bucket under way."""
+        return bool(self._sent) or any(param.grad is not None for param in self.params)
+
+    def holds_gradients_of_another(self) -> bool:
+        """Whether a gradient that is there now came from the backward of another optimizer's loss."""
+        return any(flag and param.grad is not None for flag, param in zip(self._of_another, self.params))
+
     def detach(self) -> None:
         """Take the hooks off; gradients stay where they are."""
         for handle in self._handles:
@@ -122,6 +131,8 @@ class Reducer:
                 "last=False before the last micro-batch; torch.utils.checkpoint(..., use_reentrant=False); or "
                 "DistributedOptimizer(..., overlap=False)",
             )
+        from_another = bool(self._comm.backward_of) and not self._ours
+        self._of_another[index] = from_another or (self._of_another[index] and not self._is_fresh(index))
         self._adopt(index)
         self.foreign = self.foreign or not self._ours
         if not self._armed:
@@ -132,6 +143,10 @@ class Reducer:
             self._missing[bucket] -= 1
         while len(self._sent) < len(self.buckets) and self._missing[len(self._sent)] == 0:
             self._send_next()
+
+    def _is_fresh(self, index: int) -> bool:
+        """Whether the gradient that just came found none there before (autograd adds to a view in place)."""
+        return self.params[index].grad is not self._views[index]
 
     def _is_sent(self, index: int) -> bool:
         return self._bucket_of[index] < len(self._sent)

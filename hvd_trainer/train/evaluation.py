@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Optional, Union
 
 import torch
-from torch.utils.data import default_collate
 
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.data.device import to_device
-from hvd_trainer.data.loader import fetch_samples
+from hvd_trainer.data.reader import SampleReader
 from hvd_trainer.errors import ConfigError, DataError
 from hvd_trainer.optim.replicas import common_buffers
 from hvd_trainer.plan import split_evenly
@@ -35,7 +34,8 @@ def evaluate(
 
     Args:
         model: put into evaluation mode here, and back afterwards.
-        dataset: map-style, the same on all ranks; cut into contiguous shares, no padding.
+        dataset: map-style, the same on all ranks; cut into contiguous shares, no padding. What it draws at random is a
+            function of the index: the same in every evaluation.
         metrics: (model, data) -> {"name": Weighted}, or {"name": (model, data) -> Weighted}.
         comm: the ranks.
         batch_size: samples in one forward pass of one rank, >= 1.
@@ -59,10 +59,10 @@ def evaluate(
     begin = sum(shares[: comm.rank])
     end = begin + shares[comm.rank]
     sums: dict[str, Weighted] = {}
+    reader = SampleReader(dataset, collate_fn)
     with _evaluation_mode(model), common_buffers(model, comm, buffers), torch.no_grad():
         for at in range(begin, end, batch_size):
-            samples = fetch_samples(dataset, list(range(at, min(at + batch_size, end))))
-            data = to_device((collate_fn or default_collate)(samples), comm.device)
+            data = to_device(reader.read(0, list(range(at, min(at + batch_size, end)))), comm.device)
             for name, value in _measure(metrics, model, data).items():
                 value = Weighted(_number(value.total), _number(value.weight))
                 sums[name] = sums[name] + value if name in sums else value

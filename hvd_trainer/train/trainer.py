@@ -189,7 +189,8 @@ class Trainer:
             callback.fit_start(self)
         say(plan_text(self), rank=self.comm.rank)
         part_row: list[dict[str, Any]] = []
-        self.model.train()
+        if not self.model.training:  # one in training mode stays as it is: parts of it may be frozen by eval()
+            self.model.train()
         # A run that was stopped in mid-epoch and has nothing left to do still owes the row of that part.
         while not self.is_last_step or not (self.is_epoch_end or part_row):
             row = self._train_epoch()
@@ -250,6 +251,9 @@ class Trainer:
         path = self._resume_path(resume)
         if path is not None:
             self._resume(path)
+        elif self.comm.rank > 0:
+            # Scripts seed all ranks alike to build the same model; with that, all would draw the same dropout masks.
+            rng.reseed(self.loader.seed, self.step, self.comm.rank)
 
     def _resume_path(self, resume: Optional[str]) -> Optional[str]:
         if resume != "auto":

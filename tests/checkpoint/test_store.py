@@ -57,13 +57,13 @@ def test_set_aside(tmp_path):
     """A run that starts anew in the folder of a longer one, or goes back: its checkpoints must neither be removed as the
     oldest nor lose to the other run's when it is resumed."""
     store = saved(tmp_path, 50, 60, 70)
-    assert len(store.set_aside(55)) == 2
+    assert store.set_aside(55) == tmp_path / "previous-1"
     assert store.latest().name == "step-0000000050"
-    assert names(tmp_path / "previous") == ["step-0000000060", "step-0000000070"]
-    assert load(tmp_path / "previous")[0]["step"] == 70
-    assert store.set_aside(55) == []
-    assert store.set_aside(0) != []
-    assert names(tmp_path / "previous") == ["step-0000000050"]
+    assert names(tmp_path / "previous-1") == ["step-0000000060", "step-0000000070"]
+    assert load(tmp_path / "previous-1")[0]["step"] == 70
+    assert store.set_aside(55) is None
+    assert store.set_aside(0) == tmp_path / "previous-2"
+    assert names(tmp_path / "previous-2") == ["step-0000000050"]
     saved(tmp_path, 4)
     assert store.latest().name == "step-0000000004"
 

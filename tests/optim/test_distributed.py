@@ -1010,3 +1010,38 @@ def test_whole_model_against_plain_torch_with_adamw():
     for found in run_threads(3, rank_main):
         for name, value in model.state_dict().items():
             torch.testing.assert_close(found[name], value, rtol=1e-11, atol=1e-13)
+
+
+def test_gradients_of_another_optimizers_loss_are_refused():
+    """One loss for two optimizers: the second has the first one's scale and no weight (it used to step silently)."""
+    a, b = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1))
+    comm = SingleCommunicator()
+    first, second = (DistributedOptimizer(torch.optim.SGD([p], lr=0.1), comm) for p in (a, b))
+    first.backward(Weighted((a * b).sum() * 4, 4))
+    first.step()
+    with pytest.raises(LossError, match="another DistributedOptimizer"):
+        second.step()
+    assert b.item() == 1.0
+    for clear in (second.zero_grad, lambda: setattr(b, "grad", None)):
+        clear()
+        second._clear_window()
+        (b * 3).sum().backward()
+        second.step()
+        second.zero_grad()
+        first.zero_grad()
+        first.backward(Weighted((a * b).sum() * 4, 4))
+        first.step()
+
+
+def test_gradients_cleared_inside_a_step_are_noticed():
+    w = torch.nn.Parameter(torch.ones(1))
+    opt = DistributedOptimizer(torch.optim.SGD([w], lr=0.1), SingleCommunicator())
+    opt.backward(Weighted(w.sum(), 1), last=False)
+    w.grad = None
+    with pytest.raises(LossError, match="no parameter has a gradient"):
+        opt.step()
+
+
+def test_lbfgs_is_refused_at_wrapping():
+    with pytest.raises(ConfigError, match="LBFGS"):
+        DistributedOptimizer(torch.optim.LBFGS([torch.nn.Parameter(torch.ones(1))]), SingleCommunicator())

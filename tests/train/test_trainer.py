@@ -541,3 +541,14 @@ def test_ranks_equal_one_rank():
             torch.testing.assert_close(found[0], expected[0], rtol=1e-12, atol=1e-14)
             for row, wanted in zip(found[1], expected[1], strict=True):
                 assert row == pytest.approx(wanted, rel=1e-12)
+
+
+def test_a_normalisation_frozen_by_eval_stays_frozen():
+    trainer = make_trainer()
+    trainer.model[2].eval()
+    trainer.fit(make_loader(trainer.comm), epochs=1)
+    assert [module.training for module in trainer.model] == [True, True, False, True]
+    trainer = make_trainer()
+    trainer.model.eval()
+    trainer.fit(make_loader(trainer.comm), epochs=1)
+    assert all(module.training for module in trainer.model)

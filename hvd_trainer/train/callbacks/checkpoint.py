@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from hvd_trainer.checkpoint.store import Store
 from hvd_trainer.comm.on_root import on_root
-from hvd_trainer.log import say
 from hvd_trainer.train.callbacks.base import Callback, check_whole
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ class Checkpoint(Callback):
 
     Args:
         folder: of this run alone. `trainer.fit(..., resume="auto")` goes on from its newest checkpoint; a fresh start
-            moves what an earlier run left there to `folder/previous`.
+            moves what an earlier run left there to `folder/previous-1`, `-2`, ....
         every_epochs: >= 1.
         every_steps: also within epochs; >= 1.
         keep: how many of the newest to keep, >= 1.
@@ -36,10 +35,9 @@ class Checkpoint(Callback):
     def fit_start(self, trainer: Trainer) -> None:
         self._saved_at = trainer.step if trainer.step else None
         name = trainer.comm.unique_name("checkpoint.aside")
-        stale = on_root(trainer.comm, lambda: len(self.store.set_aside(trainer.step)), name)
-        if stale:
-            where = self.store.folder / "previous"
-            say(f"moved {stale} checkpoints of an earlier run to {where} (resume=\"auto\" would have gone on with it)", rank=trainer.comm.rank)
+        previous = on_root(trainer.comm, lambda: self.store.set_aside(trainer.step), name)
+        if previous:
+            trainer.comm.say(f'checkpoints of an earlier run moved to {previous} (resume="auto" would have gone on with it)')
 
     def step_end(self, trainer: Trainer, report: StepReport) -> None:
         # At the end of an epoch the row comes first: it belongs into the checkpoint.
