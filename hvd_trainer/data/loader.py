@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
-import torch
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
 
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.derived import agree
 from hvd_trainer.data.device import to_device
 from hvd_trainer.data.order import sample_order
-from hvd_trainer.errors import ConfigError, DataError
+from hvd_trainer.data.reader import SampleReader
+from hvd_trainer.errors import ConfigError
 from hvd_trainer.plan import BatchPlan
 
 
@@ -60,7 +61,8 @@ class Loader:
         dataset: has `len()` and `[index]` (and maybe `__getitems__`); the same length on all ranks.
         plan: global batch and micro-batch; made for this number of ranks.
         comm: the ranks.
-        seed: of the shuffle; epoch e of seed s has the same order everywhere.
+        seed: of the shuffle, and of the random numbers that `dataset[index]` draws (python's, numpy's, torch's global
+            generators): both are functions of (seed, epoch, index), the same everywhere.
         shuffle: False: in the data set's own order.
         drop_last: leave out the last global batch of an epoch where it is smaller; else it is kept and weighted exactly.
         collate_fn: list of samples -> batch; default: torch's `default_collate`.
@@ -101,7 +103,7 @@ class Loader:
         self.num_samples = len(dataset)
         agree(comm, (self.num_samples, seed, shuffle, drop_last, plan), "length of the data set, seed, shuffle, drop_last and plan")
         self.steps_per_epoch = plan.steps_per_epoch(self.num_samples, drop_last)
-        self._collate = collate_fn or default_collate
+        self._reader = SampleReader(dataset, collate_fn, seed)
         self._epoch = 0
 
     def __len__(self) -> int:
@@ -139,37 +141,7 @@ class Loader:
                 at += size
             if fill_up:
                 indices += [[]] * (len(self.plan.micro_batches(0, count)) - len(indices))
-            yield StepBatch(step, count, indices, self._fetch)
+            yield StepBatch(step, count, indices, functools.partial(self._fetch, epoch))
 
-    def _fetch(self, indices: list[int]) -> Any:
-        if not indices:
-            return _first_none(self._fetch([0]))
-        try:
-            samples = fetch_samples(self.dataset, indices)
-        except IndexError as error:
-            raise DataError(
-                f"the data set has len() {self.num_samples} but failed with {error!r} for one of the indices {indices[:8]}...",
-                "a sample for every index below its length",
-                "correct its __len__ or __getitem__",
-            ) from error
-        return to_device(self._collate(samples), self.comm.device)
-
-
-def fetch_samples(dataset: Dataset, indices: list[int]) -> list:
-    """The samples at `indices`, at once where the data set can."""
-    if hasattr(dataset, "__getitems__"):
-        return dataset.__getitems__(indices)
-    return [dataset[index] for index in indices]
-
-
-def _first_none(data: Any) -> Any:
-    """A collated batch cut down to no samples: tensors of length 0, everything else as it is."""
-    if isinstance(data, torch.Tensor):
-        return data[:0]
-    if isinstance(data, Mapping):
-        return {key: _first_none(value) for key, value in data.items()}
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*map(_first_none, data))
-    if isinstance(data, (list, tuple)):
-        return type(data)(map(_first_none, data))
-    return data
+    def _fetch(self, epoch: int, indices: list[int]) -> Any:
+        return to_device(self._reader.read(epoch, indices), self.comm.device)
