@@ -24,7 +24,7 @@ _EXTRAS = {
     "tune": ["scikit-learn>=1.3"],
     "report": ["matplotlib>=3.7", "tensorboard>=2.12"],
     "examples": ["scikit-learn>=1.3"],
-    "dev": ["pytest>=8", "pytest-timeout>=2.2", "hypothesis>=6", "ruff>=0.5"],
+    "dev": ["pytest>=8", "pytest-timeout>=2.2", "hypothesis>=6", "torchmetrics>=1.8", "ruff>=0.5"],
 }
 
 setup(

@@ -9,7 +9,7 @@ import torch
 import hvd_trainer as ht
 from hvd_trainer.comm.single import SingleCommunicator
 from hvd_trainer.errors import ConfigError, DataError
-from hvd_trainer.train.evaluation import reduce_sums
+from hvd_trainer.train.metrics import reduce_sums
 from tests.fake_comm import run_threads
 from tests.properties import given, settings, st
 
@@ -106,6 +106,6 @@ def test_what_cannot_be_evaluated():
     with pytest.raises(ConfigError, match="metric 'x' is a float"):
         ht.evaluate(IDENTITY, [1], lambda model, x: {"x": 0.5}, comm)
     with pytest.raises(ConfigError, match="metric 'x' is a Tensor"):
-        ht.evaluate(IDENTITY, [1], {"x": lambda model, x: x.sum()}, comm)
+        ht.evaluate(IDENTITY, [1.0], lambda model, x: {"x": x.mean()}, comm)
     with pytest.raises(ConfigError, match="returned a Weighted"):
         ht.evaluate(IDENTITY, [1], lambda model, x: ht.Weighted(1, 1), comm)

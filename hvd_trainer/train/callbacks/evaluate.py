@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from hvd_trainer.train.callbacks.base import Callback, check_whole
 from hvd_trainer.train.callbacks.ema import EMA
-from hvd_trainer.train.evaluation import Metrics, evaluate
+from hvd_trainer.train.evaluation import evaluate
+from hvd_trainer.train.metrics import Metrics
 
 if TYPE_CHECKING:
     from hvd_trainer.train.trainer import Trainer
@@ -18,7 +19,8 @@ class Evaluate(Callback):
 
     Args:
         dataset: map-style, the same on all ranks.
-        metrics: (model, data) -> {"name": Weighted}, or {"name": (model, data) -> Weighted}.
+        metrics: (model, data) -> {"name": Weighted}, or {"name": (model, data) -> Weighted}, or the other kinds that
+            `ht.evaluate` takes.
         every_epochs: >= 1.
         batch_size: samples in one forward pass of one rank.
         collate_fn: as in `Loader`.
