@@ -87,7 +87,7 @@ def test_docstring_has_the_house_form(name, value):
     listed = re.search(r"^Args:\n(.*?)(^\S|\Z)", doc, re.M | re.S)
     assert listed, f"{name} takes {[p.name for p in parameters]} and has no Args"
     # Several that are described at once stand before one colon.
-    names = {name for words in re.findall(r"^ {4}([\w, ]+):", listed[1], re.M) for name in words.split(", ")}
+    names = {name for words in re.findall(r"^ {4}(\w[\w, ]*):", listed[1], re.M) for name in words.split(", ")}
     assert {p.name for p in parameters} <= names, (
         f"{name}: Args leaves out {[p.name for p in parameters if p.name not in names]}"
     )
