@@ -357,6 +357,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 )
         if self.clip_value is not None:
             clip_value_(self._reducer.params, self.clip_value)
+        self._reducer.make_sparse()
         self.optimizer.step()
         self.steps_done += 1
         self._clear_window()

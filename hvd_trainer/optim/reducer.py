@@ -52,6 +52,7 @@ class Reducer:
         self._missing = [len(bucket.slots) for bucket in self.buckets]
         self._sent: list[Pending] = []
         self._of_another = [False] * len(specs)
+        self._rows: dict[int, torch.Tensor] = {}  # of sparse gradients: which rows this step's have
         self._handles = [
             param.register_post_accumulate_grad_hook(lambda _, index=index: self._on_grad(index))
             for index, param in enumerate(self.params)
@@ -79,18 +80,45 @@ class Reducer:
         """
         # A bucket that is under way was complete when it was sent: it must not be touched any more.
         used = [self._is_sent(index) or self._adopt(index) for index in range(len(self.params))]
+        sparse = [index in self._rows for index in range(len(self.params))]
         while len(self._sent) < len(self.buckets):
             self._send_next()
-        vector = torch.tensor(numbers + [float(u) for u in used], dtype=torch.float64).to(self._comm.device)
+        counts = [float(flag) for flag in used + sparse]
+        vector = torch.tensor(numbers + counts, dtype=torch.float64).to(self._comm.device)
         last = self._comm.allreduce_(vector, f"{self._name}.numbers")
         for pending in self._sent:
             pending.wait()
         self._sent, self.foreign = [], False
         summed = last.wait().tolist()
-        used_anywhere = [count > 0 for count in summed[len(numbers) :]]
+        num_used, num_sparse = (summed[len(numbers) + part * len(used) :][: len(used)] for part in (0, 1))
+        used_anywhere = [count > 0 for count in num_used]
+        self._find_rows([i for i, (n, k) in enumerate(zip(num_used, num_sparse)) if k and n == k])
         for param, view, is_used in zip(self.params, self._views, used_anywhere):
             param.grad = view if is_used else None
         return summed[: len(numbers)], used_anywhere
+
+    def make_sparse(self) -> None:
+        """Where every gradient of a parameter was sparse, give the optimizer a sparse one again: the rows of all ranks.
+
+        Optimizers that take sparse gradients treat rows that are not there differently (SparseAdam leaves their moments).
+        """
+        for index, rows in self._rows.items():
+            view = self._views[index]
+            # Rows of a mask are sorted, unique and inside the tensor.
+            self.params[index].grad = torch.sparse_coo_tensor(
+                rows[None], view[rows], view.shape, is_coalesced=True, check_invariants=False
+            )
+        self._rows = {}
+
+    def _find_rows(self, indices: list[int]) -> None:
+        """The union over ranks of the rows in sparse gradients; all ranks pass the same parameters."""
+        pending = []
+        for index in indices:
+            mask = torch.zeros(len(self._views[index]), dtype=torch.int32, device=self._comm.device)
+            if index in self._rows:
+                mask[self._rows[index]] = 1
+            pending.append(self._comm.allreduce_(mask, f"{self._name}.rows{index}", "max"))
+        self._rows = {index: each.wait().nonzero()[:, 0] for index, each in zip(indices, pending)}
 
     def scale_(self, factor: float) -> None:
         """Multiply all buckets, in place."""
@@ -120,7 +148,7 @@ class Reducer:
         """Wait for what is under way and forget it (the caller throws this step's gradients away)."""
         for pending in self._sent:
             pending.wait()
-        self._sent, self.foreign = [], False
+        self._sent, self.foreign, self._rows = [], False, {}
 
     def _on_grad(self, index: int) -> None:
         if self._is_sent(index):
@@ -133,8 +161,10 @@ class Reducer:
             )
         from_another = bool(self._comm.backward_of) and not self._ours
         self._of_another[index] = from_another or (self._of_another[index] and not self._is_fresh(index))
-        self._adopt(index)
         self.foreign = self.foreign or not self._ours
+        if self.params[index].grad.is_sparse:
+            return  # torch adds up further ones; which rows they have is known at the end of the step
+        self._adopt(index)
         if not self._armed:
             return
         bucket = self._bucket_of[index]
@@ -159,6 +189,9 @@ class Reducer:
         if grad is None:
             view.zero_()
             return False
+        if grad.is_sparse:
+            grad = grad.coalesce()
+            self._rows[index] = grad.indices()[0]
         with torch.no_grad():  # with create_graph=True the hook runs in grad mode: the buffers would join the graph
             view.copy_(grad.to_dense() if grad.is_sparse else grad)
         self.params[index].grad = view
