@@ -118,6 +118,12 @@ def quiet_polling(timeout_s: float) -> None:
     set_default("HOROVOD_GLOO_TIMEOUT_SECONDS", str(max(1, int(-(-timeout_s // 1)))))
 
 
+def gloo_interface(name: str) -> None:
+    """The network interface that torch's Gloo uses, unless the user named one; "" leaves it to Gloo."""
+    if name:
+        set_default("GLOO_SOCKET_IFNAME", name)
+
+
 def use_horovod_operations(kind: str) -> None:
     """Fix Horovod's controller and CPU operations to "mpi" or "gloo": mixing the two crashes (SIGSEGV)."""
     set_default("HOROVOD_CONTROLLER", kind)

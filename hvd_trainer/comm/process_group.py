@@ -7,14 +7,16 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
 
+from hvd_trainer import env
 from hvd_trainer.comm import guard, mpi, rendezvous, staging, topology
 from hvd_trainer.comm.api import Communicator, Pending, Topology
 from hvd_trainer.comm.launched import Launched
-from hvd_trainer.comm.watchdog import timeout_error
+from hvd_trainer.comm.watchdog import Watchdog, timeout_error
 from hvd_trainer.errors import CollectiveError, ConfigError, StartError
 
 # torch's own limit comes later than ours: under Gloo it names neither rank nor tensor, under NCCL it ends the process.
@@ -47,6 +49,8 @@ class TorchCommunicator(Communicator):
         self._through_mpi = init_method == rendezvous.THROUGH_MPI
         if self._through_mpi:
             init_method = self._ask_rank_0(place)
+        if place.local_size != place.size and not rendezvous.named_address():
+            env.gloo_interface(rendezvous.interface(urlsplit(init_method).hostname or ""))
         self._connect(kinds, init_method)
         self._ops = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
         self.topology = topology.from_hosts(self.rank, self._gather_objects(topology.this_host(), "hosts"))
@@ -68,19 +72,30 @@ class TorchCommunicator(Communicator):
 
     def _connect(self, kinds: str, init_method: str) -> None:
         limit = timedelta(seconds=self.timeout_s)
+        # Where the store was reached and another rank is not, Gloo waits five times as long as it is told.
+        watch = Watchdog(
+            self.timeout_s + LATER_S, lambda: (guard.who(self), self.where), lambda error: guard.fail_job(error, self)
+        )
+        watch.start()
+        watch.enter("start", "init_process_group")
         where: dict[str, Any] = {"init_method": init_method} if init_method else {"store": dist.HashStore()}
         try:
             dist.init_process_group(kinds, rank=self.rank, world_size=self.size, timeout=limit, **where)
             self._group = dist.new_group(backend=kinds, timeout=limit + timedelta(seconds=LATER_S))
         except (RuntimeError, ValueError, OSError) as error:
             text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            late = "timed out" in text.lower() or "timeout" in text.lower() or "clients" in text
+            late = any(word in text.lower() for word in ("timed out", "timeout", "clients")) and "refused" not in text
             if late:
                 given = f"not all ranks came to {init_method} within {self.timeout_s:g} s"
             else:
                 given = f"the ranks could not meet at {init_method}: {text}"
-            fix = "see whether all ranks started, and whether every node can reach that place; another: init_method="
+            fix = (
+                "see whether all ranks started and every node reaches the others (GLOO_SOCKET_IFNAME=eth0 names the "
+                "network to use); another place: init_method="
+            )
             raise StartError(given, fix=fix) from error
+        finally:
+            watch.stop()
 
     def _allreduce_(self, tensor: torch.Tensor, name: str, op: str) -> Pending:
         work = staging.stage(tensor)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import struct
 import zlib
 from collections.abc import Mapping
 from urllib.parse import urlsplit
@@ -14,6 +16,7 @@ THROUGH_MPI = "mpi"  # no address can be derived: rank 0 tells its own through m
 SLURM_LAUNCHERS = ("pmix", "pmi2", "slurm")
 # Below 32768, where Linux begins to hand out ports of its own accord, so that only another job can sit on ours.
 FIRST_PORT, NUM_PORTS = 15000, 15000
+SIOCGIFADDR = 0x8915  # Linux: the address of an interface
 
 
 def method(launched: Launched, env: Mapping[str, str], given: str | None = None) -> str:
@@ -132,23 +135,65 @@ def first_host(nodes: str) -> str:
 
 
 def own_address() -> str:
-    """This host's name where it leads to an address that others can reach, else the address of the way out.
+    """An address of this host that others can reach."""
+    return named_address() or addresses().get(interface(), "127.0.0.1")
 
-    Debian writes the host's own name into /etc/hosts as 127.0.1.1.
+
+def named_address() -> str:
+    """The address that this host's own name leads to; "" where others cannot reach that.
+
+    Debian writes the name into /etc/hosts as 127.0.1.1.
     """
-    name = socket.gethostname()
     try:
-        address = socket.gethostbyname(name)
+        address = socket.gethostbyname(socket.gethostname())
     except OSError:
-        address = "127.0.0.1"
-    if not address.startswith("127."):
-        return address
+        return ""
+    return "" if address.startswith("127.") else address
+
+
+def interface(toward: str = "") -> str:
+    """The network interface that leads to the other nodes, where Gloo, which goes by the host's own name, would not find it.
+
+    Args:
+        toward: a host of the job.
+
+    Returns:
+        The only interface with an address; of several, the one that leads to `toward` or out; "" where that is unclear.
+    """
+    found = addresses()
+    if len(found) == 1:
+        return next(iter(found))
+    for target in (toward, "192.0.2.1"):  # the second is reserved for documentation: it stands for "out"
+        source = source_address(target) if target else ""
+        names = [name for name, address in found.items() if address == source]
+        if names:
+            return names[0]
+    return ""
+
+
+def addresses() -> dict[str, str]:
+    """The IPv4 address of each network interface, the loopback aside."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # has none
+                continue
+            address = socket.inet_ntoa(answer[20:24])
+            if not address.startswith("127."):
+                found[name] = address
+    return found
+
+
+def source_address(target: str) -> str:
+    """From which of our addresses a message to `target` goes out; nothing is sent. "" where there is no way."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # reserved for documentation; connecting a datagram socket sends nothing
+            probe.connect((target, 9))  # a datagram socket only notes the address
             return probe.getsockname()[0]
         except OSError:
-            return address
+            return ""
 
 
 def free_port() -> int:

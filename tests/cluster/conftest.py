@@ -57,13 +57,18 @@ class Slurm:
     folder: Path
 
     def run(
-        self, *command: object, cwd: Path = ROOT, timeout_s: int = 90, env: Mapping[str, str] | None = None
+        self,
+        *command: object,
+        host: str = "head",
+        cwd: Path = ROOT,
+        timeout_s: int = 90,
+        env: Mapping[str, str] | None = None,
     ) -> Done:
-        """Run a command on the head node and wait for it; its processes are killed after `timeout_s` seconds."""
+        """Run a command on a host and wait for it; it is killed after `timeout_s` seconds."""
         variables = {**environment(env), "SLURM_CONF": str(self.folder / "slurm.conf"), "VENV": sys.prefix}
-        on_head = [HERE / "hosts.sh", "on", self.folder / "hosts", "head", "timeout", "-k", "5", timeout_s]
+        there = [HERE / "hosts.sh", "on", self.folder / "hosts", host, "timeout", "-k", "5", timeout_s]
         done = subprocess.run(
-            [str(word) for word in (*on_head, *command)],
+            [str(word) for word in (*there, *command)],
             cwd=cwd, env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
         )  # fmt: skip
         return Done(done.returncode, f"$ {' '.join(map(str, command))}\n{done.stdout}{done.stderr}")

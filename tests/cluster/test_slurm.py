@@ -101,6 +101,26 @@ def test_launch_in_an_allocation(slurm: Slurm, pmix: None, launcher: str) -> Non
     assert ("srun --ntasks=2 --mpi=pmix" in done.text) == (launcher == "auto"), done.text
 
 
+def test_launch_over_ssh(slurm: Slurm, ssh: None) -> None:
+    launch = [sys.executable, "-m", "hvd_trainer", "launch", "--with", "mpirun", "--hosts", "node1:1,node2:1"]
+    done = slurm.run(*launch, ROOT / "tests/comm/fault.py", "none", env={"HVD_TRAINER_TIMEOUT_S": "33"}).ok()
+    assert "[0] hvd_trainer: 2 ranks on 2 nodes, engine mpi" in done.text, done.text
+    assert "-x HVD_TRAINER_TIMEOUT_S -x PYTHONPATH" in done.text, done.text
+
+
+def test_hosts_whose_own_name_is_the_loopback(slurm: Slurm) -> None:
+    """As Debian writes /etc/hosts. Gloo goes by the name, and would tell the others to come to 127.0.1.1."""
+    debian = '{ echo "127.0.1.1 $0"; cat /etc/hosts; } >/run/hosts; mount --bind /run/hosts /etc/hosts'
+    try:
+        for node in ("node1", "node2"):
+            slurm.run("bash", "-c", debian, node, host=node).ok()
+        done = slurm.run(*SRUN2, *FAULT, "none", "timeout_s=20").ok()
+        assert "2 ranks on 2 nodes, engine torch" in done.text and "came to the end" in done.text, done.text
+    finally:
+        for node in ("node1", "node2"):
+            slurm.run("umount", "/etc/hosts", host=node)
+
+
 def test_pmi2(slurm: Slurm) -> None:
     """MPICH's own protocol; with Open MPI alone there is nobody to speak it."""
     if not shutil.which("mpirun.mpich"):

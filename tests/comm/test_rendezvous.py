@@ -84,13 +84,38 @@ def test_first_host(nodes: str, first: str) -> None:
     assert first_host(nodes) == first
 
 
-def test_own_address_is_not_the_loopback_where_there_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_such_name(name: str) -> str:
+    raise OSError(f"no address for {name}")
+
+
+@pytest.mark.parametrize("resolve", [lambda name: "127.0.1.1", no_such_name])
+def test_own_address_is_not_the_loopback(monkeypatch: pytest.MonkeyPatch, resolve) -> None:
     monkeypatch.setattr("socket.gethostbyname", lambda name: "10.0.0.7")
-    assert rendezvous.own_address() == "10.0.0.7"
+    assert rendezvous.own_address() == "10.0.0.7" == rendezvous.named_address()
+    monkeypatch.setattr("socket.gethostbyname", resolve)
+    monkeypatch.setattr(rendezvous, "addresses", lambda: {"eth0": "10.0.0.8"})
+    assert rendezvous.named_address() == "" and rendezvous.own_address() == "10.0.0.8"
+    monkeypatch.setattr(rendezvous, "addresses", dict)
+    assert rendezvous.own_address() == "127.0.0.1"
 
-    def unknown(name: str) -> str:
-        raise OSError("no such name")
 
-    monkeypatch.setattr("socket.gethostbyname", unknown)
-    assert re.fullmatch(r"\d+\.\d+\.\d+\.\d+", rendezvous.own_address())
+@pytest.mark.parametrize(
+    "found, routes, expected",
+    [
+        ({"eth0": "10.0.0.8"}, {}, "eth0"),
+        ({"docker0": "172.17.0.1", "eth0": "10.0.0.8"}, {"node1": "10.0.0.8", "192.0.2.1": "172.17.0.1"}, "eth0"),
+        ({"docker0": "172.17.0.1", "eth0": "10.0.0.8"}, {"node1": "127.0.0.1", "192.0.2.1": "10.0.0.8"}, "eth0"),
+        ({"docker0": "172.17.0.1", "eth0": "10.0.0.8"}, {}, ""),
+        ({}, {}, ""),
+    ],
+)
+def test_interface(monkeypatch: pytest.MonkeyPatch, found: dict, routes: dict, expected: str) -> None:
+    monkeypatch.setattr(rendezvous, "addresses", lambda: found)
+    monkeypatch.setattr(rendezvous, "source_address", lambda target: routes.get(target, ""))
+    assert rendezvous.interface("node1") == expected
+
+
+def test_what_the_system_says() -> None:
+    assert all(re.fullmatch(r"[\d.]+", address) for address in rendezvous.addresses().values())
+    assert rendezvous.source_address("127.0.0.1") == "127.0.0.1" and rendezvous.source_address("no such host") == ""
     assert 0 < rendezvous.free_port() < 65536
