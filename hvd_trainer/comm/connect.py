@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import multiprocessing
 import shutil
 from typing import Any
 
@@ -90,7 +91,16 @@ def init(
 
 
 def refuse_second_start() -> None:
-    """One communicator at a time; and MPI and Horovod start once in a process, whatever is closed."""
+    """One communicator at a time; and MPI and Horovod start once in a process, whatever is closed.
+
+    A worker process (`Loader(num_workers=)`) imports the script first, and must not become a rank on the way.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ConfigError(
+            "ht.init() in a worker process: workers import the script, and it trains at its top level",
+            'training below `if __name__ == "__main__":`',
+            "put what trains into a function and call it there: `if __name__ == \"__main__\": ht.run(main)`",
+        )
     if _current is None:
         return
     if not _current.closed:

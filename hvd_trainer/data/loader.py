@@ -15,6 +15,7 @@ from hvd_trainer.comm.derived import agree
 from hvd_trainer.data.device import to_device
 from hvd_trainer.data.order import sample_order
 from hvd_trainer.data.reader import SampleReader
+from hvd_trainer.data.workers import Reading, Workers
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.plan import BatchPlan
 
@@ -47,11 +48,11 @@ class StepBatch:
     step: int
     global_samples: int
     indices: list[list[int]]
-    _fetch: Callable[[list[int]], Any]
+    _fetch: Callable[[int, list[int]], Any]
 
     def __iter__(self) -> Iterator[MicroBatch]:
         for number, indices in enumerate(self.indices):
-            yield MicroBatch(self._fetch(indices), len(indices), last=number == len(self.indices) - 1)
+            yield MicroBatch(self._fetch(number, indices), len(indices), last=number == len(self.indices) - 1)
 
 
 class Loader:
@@ -66,9 +67,14 @@ class Loader:
         shuffle: False: in the data set's own order.
         drop_last: leave out the last global batch of an epoch where it is smaller; else it is kept and weighted exactly.
         collate_fn: list of samples -> batch; default: torch's `default_collate`.
+        num_workers: processes that fetch and collate ahead, >= 0; 0: the training process does. They are started with
+            "spawn", so the data set must be picklable and the script needs `if __name__ == "__main__":`.
+        prefetch: micro-batches that each worker reads ahead, >= 1.
+        worker_init_fn: called with the worker's number in each, before its first sample.
 
     Raises:
-        ConfigError: the plan was made for another number of ranks, or `dataset` is not map-style.
+        ConfigError: the plan was made for another number of ranks, `dataset` is not map-style, or (at the first batch)
+            something cannot be pickled for the workers.
         DataError: no samples, or ranks whose data sets differ in length.
 
     Example:
@@ -89,6 +95,9 @@ class Loader:
         shuffle: bool = True,
         drop_last: bool = False,
         collate_fn: Optional[Callable[[list], Any]] = None,
+        num_workers: int = 0,
+        prefetch: int = 2,
+        worker_init_fn: Optional[Callable[[int], None]] = None,
     ) -> None:
         if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
             raise ConfigError(
@@ -103,7 +112,10 @@ class Loader:
         self.num_samples = len(dataset)
         agree(comm, (self.num_samples, seed, shuffle, drop_last, plan), "length of the data set, seed, shuffle, drop_last and plan")
         self.steps_per_epoch = plan.steps_per_epoch(self.num_samples, drop_last)
+        _check_count("num_workers", num_workers, 0)
+        _check_count("prefetch", prefetch, 1)
         self._reader = SampleReader(dataset, collate_fn, seed)
+        self._workers = Workers(self._reader, num_workers, prefetch, worker_init_fn, f"rank {comm.rank}") if num_workers else None
         self._epoch = 0
 
     def __len__(self) -> int:
@@ -129,19 +141,42 @@ class Loader:
             fill_up: give every rank as many micro-batches as the busiest one, with empty batches (tensors of length 0) at
                 the end: for models with SyncBatchNorm, whose forward needs every rank.
         """
-        for step in range(first_step, self.steps_per_epoch):
-            begin = step * self.plan.global_batch
-            count = min(self.plan.global_batch, self.num_samples - begin)
-            mine_begin, mine_end = self.plan.rank_slice(self.comm.rank, count)
-            positions = np.arange(begin + mine_begin, begin + mine_end)
-            order = sample_order(positions, self.num_samples, self.seed, epoch) if self.shuffle else positions
-            indices, at = [], 0
-            for size in self.plan.micro_batches(self.comm.rank, count):
-                indices.append(order[at : at + size].tolist())
-                at += size
-            if fill_up:
-                indices += [[]] * (len(self.plan.micro_batches(0, count)) - len(indices))
-            yield StepBatch(step, count, indices, functools.partial(self._fetch, epoch))
+        steps = range(first_step, self.steps_per_epoch)
+        if self._workers is None:
+            read = functools.partial(self._read_here, epoch)
+        else:
+            tasks = ((epoch, indices) for step in steps for indices in self._indices(epoch, step, fill_up))
+            read = functools.partial(self._read_ahead, epoch, self._workers.start(tasks))
+        number = 0  # of the step's first micro-batch
+        for step in steps:
+            indices = self._indices(epoch, step, fill_up)
+            yield StepBatch(step, self._global_samples(step), indices, functools.partial(read, number))
+            number += len(indices)
 
-    def _fetch(self, epoch: int, indices: list[int]) -> Any:
+    def _global_samples(self, step: int) -> int:
+        return min(self.plan.global_batch, self.num_samples - step * self.plan.global_batch)
+
+    def _indices(self, epoch: int, step: int, fill_up: bool) -> list[list[int]]:
+        """This rank's samples of a step, one list a micro-batch."""
+        begin, count, rank = step * self.plan.global_batch, self._global_samples(step), self.comm.rank
+        mine_begin, mine_end = self.plan.rank_slice(rank, count)
+        positions = np.arange(begin + mine_begin, begin + mine_end)
+        order = sample_order(positions, self.num_samples, self.seed, epoch) if self.shuffle else positions
+        indices, at = [], 0
+        for size in self.plan.micro_batches(rank, count):
+            indices.append(order[at : at + size].tolist())
+            at += size
+        if fill_up:
+            indices += [[]] * (len(self.plan.micro_batches(0, count)) - len(indices))
+        return indices
+
+    def _read_here(self, epoch: int, first: int, number: int, indices: list[int]) -> Any:
         return to_device(self._reader.read(epoch, indices), self.comm.device)
+
+    def _read_ahead(self, epoch: int, reading: Reading, first: int, number: int, indices: list[int]) -> Any:
+        return to_device(reading.fetch(first + number, (epoch, indices)), self.comm.device)
+
+
+def _check_count(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+        raise ConfigError(f"Loader({name}={value!r})", f"a whole number >= {least}", f"{name}=2")

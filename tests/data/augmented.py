@@ -1,5 +1,6 @@
 """Data sets that draw random numbers, in a module of their own so that worker processes can import them."""
 
+import os
 import random
 
 import numpy as np
@@ -38,3 +39,13 @@ class Short(Augmented):
 def tell_threads(samples):
     """A collate function: threads of the process that runs it, and its random number."""
     return torch.get_num_threads(), torch.rand(()).item(), torch.stack(samples)
+
+
+class remember_worker:
+    """A `worker_init_fn`: writes threads and process id into folder/<worker>."""
+
+    def __init__(self, folder):
+        self._folder = folder
+
+    def __call__(self, worker):
+        (self._folder / str(worker)).write_text(f"{torch.get_num_threads()} {os.getpid()}")

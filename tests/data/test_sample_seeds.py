@@ -15,7 +15,6 @@ from hvd_trainer.plan import BatchPlan
 from tests.data.augmented import Augmented, tell_threads
 from tests.fake_comm import run_threads
 
-
 PINNED_KEY = 15793235383387715774
 PINNED = (0.29371823176557244, 0.9134435351150437, 0.3030126732110684)
 

@@ -1,0 +1,64 @@
+"""Program for several ranks: two epochs and a resume in mid-epoch with and without workers, compared bit by bit.
+
+Arguments: "same FILE" saves what was drawn for each sample; "die" ends rank 1 while its workers read.
+"""
+
+import os
+import sys
+import time
+
+import torch
+
+import hvd_trainer as ht
+from tests.data.augmented import Augmented
+
+
+class Slow(Augmented):
+    def __getitem__(self, index):
+        if index == 29:
+            time.sleep(3600)  # a worker that never looks up
+        return super().__getitem__(index)
+
+
+def loss_fn(model, batch):
+    return ht.Weighted((model(batch.float() / 30) - 1).square().sum(), len(batch))
+
+
+def train(comm, num_workers, folder, stops):
+    plan = ht.BatchPlan(8, comm.size, reference_batch=8, micro_batch=3)
+    for steps in stops:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+        loader = ht.Loader(Augmented(), plan, comm, seed=2, num_workers=num_workers)
+        trainer = ht.Trainer(
+            comm, model, torch.optim.SGD(model.parameters(), lr=0.01), loss_fn, callbacks=[ht.Checkpoint(folder)]
+        )
+        trainer.fit(loader, steps=steps, resume="auto")
+    return [p.detach() for p in model.parameters()]
+
+
+def main(comm):
+    if sys.argv[1] == "die":
+        loader = ht.Loader(Slow(), ht.BatchPlan(8, comm.size), comm, shuffle=False, num_workers=2)
+        for step in loader.epoch(0):
+            list(step)
+            if comm.rank == 1:
+                os._exit(3)
+            comm.barrier("step")
+    drawn = {}
+    for num_workers in (0, 1):
+        loader = ht.Loader(Augmented(), ht.BatchPlan(8, comm.size, micro_batch=3), comm, seed=2, num_workers=num_workers)
+        batches = [micro.data for epoch in range(2) for step in loader.epoch(epoch) for micro in step]
+        drawn[num_workers] = [sample for batch in batches for sample in batch.tolist()]
+    assert drawn[0] == drawn[1]
+    folder = sys.argv[2] + ".runs"
+    straight = train(comm, 0, f"{folder}/straight", [7])
+    stopped = train(comm, 1, f"{folder}/stopped", [2, 7])  # an epoch has 4 steps
+    assert all(map(torch.equal, straight, stopped))
+    everything = sum(comm.gather_objects(drawn[0]), [])
+    if comm.rank == 0:
+        torch.save(sorted(everything), sys.argv[2])
+
+
+if __name__ == "__main__":
+    ht.run(main)
