@@ -28,7 +28,7 @@ def run(
         main: the user's function.
         config: dataclass or mapping whose fields may be overridden by `--set name=value` and `--config file.yaml`.
         backend: "auto", "nccl", "mpi", "gloo"; see `init`.
-        engine: "auto", "horovod", "mpi", "single"; see `init`.
+        engine: "auto", "horovod", "mpi", "torch", "single"; see `init`.
         timeout_s: seconds after which a collective that nobody answers ends the job.
         argv: arguments to look for overrides in; default: the script's own.
 

@@ -9,7 +9,6 @@ from hvd_trainer.comm.single import SingleCommunicator
 from tests.harness import run_ranks
 from tests.multi.cases import CASES, reference, train, worst_difference
 
-
 # Under horovodrun --mpi the choice falls on mpi4py, where it is installed; here Horovod itself is to answer.
 ASKED = {"horovodrun-mpi": {"HVD_TRAINER_ENGINE": "horovod"}}
 
