@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -15,6 +15,7 @@ from hvd_trainer.comm.derived import agree
 from hvd_trainer.data.device import to_device
 from hvd_trainer.data.order import sample_order
 from hvd_trainer.data.reader import SampleReader
+from hvd_trainer.data.sampler_order import check_sampler, epoch_order
 from hvd_trainer.data.workers import Reading, Workers
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.plan import BatchPlan
@@ -65,6 +66,8 @@ class Loader:
         seed: of the shuffle, and of the random numbers that `dataset[index]` draws (python's, numpy's, torch's global
             generators): both are functions of (seed, epoch, index), the same everywhere.
         shuffle: False: in the data set's own order.
+        sampler: in place of `shuffle`: any iterable of indices with `len()`, such as torch's WeightedRandomSampler. Rank 0
+            draws each epoch's list, a function of (seed, epoch), and sends it to all.
         drop_last: leave out the last global batch of an epoch where it is smaller; else it is kept and weighted exactly.
         collate_fn: list of samples -> batch; default: torch's `default_collate`.
         num_workers: processes that fetch and collate ahead, >= 0; 0: the training process does. They are started with
@@ -93,6 +96,7 @@ class Loader:
         *,
         seed: int = 0,
         shuffle: bool = True,
+        sampler: Optional[Iterable[int]] = None,
         drop_last: bool = False,
         collate_fn: Optional[Callable[[list], Any]] = None,
         num_workers: int = 0,
@@ -108,9 +112,17 @@ class Loader:
                 f"the plan is for {plan.num_ranks} ranks, the job has {comm.size}", "the same number", "BatchPlan(num_ranks=comm.size, ...)"
             )
         self.dataset, self.plan, self.comm = dataset, plan, comm
+        self._sampler = sampler
+        if sampler is not None:
+            check_sampler(sampler)
+            shuffle = type(sampler).__name__  # what a checkpoint's recipe says
         self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
-        self.num_samples = len(dataset)
-        agree(comm, (self.num_samples, seed, shuffle, drop_last, plan), "length of the data set, seed, shuffle, drop_last and plan")
+        self.num_samples = len(dataset) if sampler is None else len(sampler)  # of an epoch
+        agree(
+            comm,
+            (self.num_samples, len(dataset), seed, shuffle, drop_last, plan),
+            "length of the data set, seed, shuffle, drop_last and plan",
+        )
         self.steps_per_epoch = plan.steps_per_epoch(self.num_samples, drop_last)
         _check_count("num_workers", num_workers, 0)
         _check_count("prefetch", prefetch, 1)
@@ -142,29 +154,39 @@ class Loader:
                 the end: for models with SyncBatchNorm, whose forward needs every rank.
         """
         steps = range(first_step, self.steps_per_epoch)
+        order = self._order(epoch)
         if self._workers is None:
             read = functools.partial(self._read_here, epoch)
         else:
-            tasks = ((epoch, indices) for step in steps for indices in self._indices(epoch, step, fill_up))
+            tasks = ((epoch, indices) for step in steps for indices in self._indices(order, step, fill_up))
             read = functools.partial(self._read_ahead, epoch, self._workers.start(tasks))
         number = 0  # of the step's first micro-batch
         for step in steps:
-            indices = self._indices(epoch, step, fill_up)
+            indices = self._indices(order, step, fill_up)
             yield StepBatch(step, self._global_samples(step), indices, functools.partial(read, number))
             number += len(indices)
+
+    def _order(self, epoch: int) -> Callable[[np.ndarray], np.ndarray]:
+        """Positions in the epoch -> indices. With a sampler all ranks talk here, once an epoch."""
+        if self._sampler is not None:
+            return epoch_order(
+                self._sampler, self.comm, seed=self.seed, epoch=epoch, length=self.num_samples, num_samples=len(self.dataset)
+            ).__getitem__
+        if self.shuffle:
+            return lambda positions: sample_order(positions, self.num_samples, self.seed, epoch)
+        return lambda positions: positions
 
     def _global_samples(self, step: int) -> int:
         return min(self.plan.global_batch, self.num_samples - step * self.plan.global_batch)
 
-    def _indices(self, epoch: int, step: int, fill_up: bool) -> list[list[int]]:
+    def _indices(self, order: Callable[[np.ndarray], np.ndarray], step: int, fill_up: bool) -> list[list[int]]:
         """This rank's samples of a step, one list a micro-batch."""
         begin, count, rank = step * self.plan.global_batch, self._global_samples(step), self.comm.rank
         mine_begin, mine_end = self.plan.rank_slice(rank, count)
-        positions = np.arange(begin + mine_begin, begin + mine_end)
-        order = sample_order(positions, self.num_samples, self.seed, epoch) if self.shuffle else positions
+        mine = order(np.arange(begin + mine_begin, begin + mine_end)).tolist()
         indices, at = [], 0
         for size in self.plan.micro_batches(rank, count):
-            indices.append(order[at : at + size].tolist())
+            indices.append(mine[at : at + size])
             at += size
         if fill_up:
             indices += [[]] * (len(self.plan.micro_batches(0, count)) - len(indices))
