@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.derived import agree
 from hvd_trainer.data.device import to_device
+from hvd_trainer.data.from_dataloader import loader_arguments
 from hvd_trainer.data.order import sample_order
 from hvd_trainer.data.reader import SampleReader
 from hvd_trainer.data.sampler_order import check_sampler, epoch_order
@@ -129,6 +130,34 @@ class Loader:
         self._reader = SampleReader(dataset, collate_fn, seed)
         self._workers = Workers(self._reader, num_workers, prefetch, worker_init_fn, f"rank {comm.rank}") if num_workers else None
         self._epoch = 0
+
+    @classmethod
+    def from_dataloader(cls, dataloader: DataLoader, comm: Communicator, plan: Optional[BatchPlan] = None, seed: int = 0) -> Loader:
+        """A Loader with the data set, order, collate function and workers of a DataLoader that is there already.
+
+        Args:
+            dataloader: made with `batch_size=`; is itself not iterated.
+            comm: the ranks.
+            plan: by default the global batch is `batch_size` x ranks, with `batch_size` as the reference batch: what the
+                script did alone is what each rank does, and the linear rule scales the rate by the number of ranks.
+            seed: as in `Loader`; the DataLoader's own generator is not used.
+
+        Raises:
+            ConfigError: its data set is iterable (`ht.StreamLoader`), it cuts batches with a batch sampler, or its sampler
+                is a DistributedSampler.
+
+        Example:
+            >>> from hvd_trainer.comm.single import SingleCommunicator
+            >>> mine = DataLoader(list(range(10)), batch_size=4, shuffle=True)
+            >>> loader = Loader.from_dataloader(mine, SingleCommunicator())
+            >>> loader.plan.global_batch, loader.shuffle, len(loader)
+            (4, True, 3)
+        """
+        options = loader_arguments(dataloader)
+        dataset, batch_size = options.pop("dataset"), options.pop("batch_size")
+        if plan is None:
+            plan = BatchPlan(batch_size * comm.size, comm.size, reference_batch=batch_size)
+        return cls(dataset, plan, comm, seed=seed, **options)
 
     def __len__(self) -> int:
         """Optimizer steps in an epoch."""

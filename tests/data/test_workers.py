@@ -15,6 +15,8 @@ from hvd_trainer.errors import ConfigError, DataError
 from hvd_trainer.plan import BatchPlan
 from tests.data.augmented import Augmented, Broken, Short, remember_worker, tell_threads
 
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
+
 PLAN = BatchPlan(8, 1, micro_batch=3)
 
 
