@@ -44,6 +44,8 @@ class MetricSums:
                     )
                 accumulator = copy.deepcopy(accumulator)  # the user's own keeps what it holds
                 accumulator.reset()
+                if hasattr(accumulator, "sync_on_compute"):
+                    accumulator.sync_on_compute = False  # torchmetrics would add up once more where torch.distributed runs
                 self._accumulators[name] = (accumulator, arguments)
 
     def update(self, model: torch.nn.Module, data: Any) -> None:
