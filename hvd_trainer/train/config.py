@@ -20,22 +20,27 @@ def override(config: Any, argv: Sequence[str]) -> Any:
         argv: may hold `--set name=value` and `--config file.yaml`, each several times; later ones win.
 
     Raises:
-        ConfigError: an unknown field, a value of another type, or a file that cannot be read.
+        ConfigError: an unknown field, a value of another type, a file that cannot be read, or `name=value` of a field
+            without `--set` before it.
 
     Example:
         >>> override({"lr": 0.1, "epochs": 3}, ["--set", "lr=0.2", "--json", "out.json"])
         {'lr': 0.2, 'epochs': 3}
     """
     values: dict[str, Any] = {}
-    arguments = iter(argv)
+    known = _fields(config)
+    arguments, belongs = iter(argv), False  # whether the argument may be the value of an option of the script's own
     for argument in arguments:
         option, equals, value = argument.partition("=")
         if option not in ("--set", "--config"):
+            if equals and option in known and not belongs:
+                raise ConfigError(f"{argument!r} stands alone", "--set before every name=value", f"--set {argument}")
+            belongs = argument.startswith("-") and not equals
             continue
         if not equals:
             value = next(arguments, "")
         values.update(_assignment(value) if option == "--set" else _read_file(value))
-    known = _fields(config)
+        belongs = False
     for name, value in values.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)

@@ -37,6 +37,14 @@ def test_mappings_and_the_scripts_own_arguments():
     assert config == {"lr": 0.1, "what": None}
 
 
+def test_a_second_assignment_needs_its_own_set():
+    """`--set lr=0.2 epochs=5` would train 3 epochs without a word."""
+    with pytest.raises(ConfigError, match="--set epochs=5"):
+        override(Config(), ["--set", "lr=0.2", "epochs=5"])
+    own = ["--mine", "epochs=5", "--set", "lr=0.2", "other=5", "--x=1"]  # the script's own are left alone
+    assert override(Config(), own) == Config(lr=0.2)
+
+
 def test_files_and_order(tmp_path):
     file = tmp_path / "c.yaml"
     file.write_text("lr: 0.5\nepochs: 9\n")
