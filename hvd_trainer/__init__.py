@@ -25,6 +25,7 @@ _PUBLIC = {
     "Loader": "hvd_trainer.data.loader",
     "Progress": "hvd_trainer.train.callbacks.progress",
     "ScalingRule": "hvd_trainer.optim.scaling",
+    "StreamLoader": "hvd_trainer.data.stream",
     "SyncBatchNorm": "hvd_trainer.nn.sync_batchnorm",
     "TensorBoard": "hvd_trainer.train.callbacks.tensorboard",
     "Trainer": "hvd_trainer.train.trainer",

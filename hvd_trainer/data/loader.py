@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
@@ -17,44 +16,10 @@ from hvd_trainer.data.from_dataloader import loader_arguments
 from hvd_trainer.data.order import sample_order
 from hvd_trainer.data.reader import SampleReader
 from hvd_trainer.data.sampler_order import check_sampler, epoch_order
+from hvd_trainer.data.step_batch import StepBatch
 from hvd_trainer.data.workers import Reading, Workers
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.plan import BatchPlan
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """What one forward pass sees.
-
-    Args:
-        data: what the collate function made of the samples, its tensors on `comm.device`.
-        num_samples: how many went in; 0 only for the batches that fill up (see `Loader.epoch`).
-        last: whether it is this rank's last one of the step.
-    """
-
-    data: Any
-    num_samples: int
-    last: bool
-
-
-@dataclass(frozen=True)
-class StepBatch:
-    """One rank's share of one global batch; iterate for the micro-batches (none where the rank has no sample).
-
-    Args:
-        step: number of the step in its epoch, from 0.
-        global_samples: samples of the global batch over all ranks.
-        indices: this rank's samples, one list a micro-batch.
-    """
-
-    step: int
-    global_samples: int
-    indices: list[list[int]]
-    _fetch: Callable[[int, list[int]], Any]
-
-    def __iter__(self) -> Iterator[MicroBatch]:
-        for number, indices in enumerate(self.indices):
-            yield MicroBatch(self._fetch(number, indices), len(indices), last=number == len(self.indices) - 1)
 
 
 class Loader:
@@ -159,6 +124,15 @@ class Loader:
             plan = BatchPlan(batch_size * comm.size, comm.size, reference_batch=batch_size)
         return cls(dataset, plan, comm, seed=seed, **options)
 
+    def describe(self) -> str:
+        """For the printed plan."""
+        last = self.num_samples % self.plan.global_batch
+        if last == 0:
+            tail = "no smaller last batch"
+        else:
+            tail = f"last batch of {last} {'dropped' if self.drop_last else 'kept, weighted exactly'}"
+        return f"{self.num_samples} samples, {self.steps_per_epoch} steps an epoch, {tail}"
+
     def __len__(self) -> int:
         """Optimizer steps in an epoch."""
         return self.steps_per_epoch
@@ -192,7 +166,8 @@ class Loader:
         number = 0  # of the step's first micro-batch
         for step in steps:
             indices = self._indices(order, step, fill_up)
-            yield StepBatch(step, self._global_samples(step), indices, functools.partial(read, number))
+            is_last = step == self.steps_per_epoch - 1
+            yield StepBatch(step, self._global_samples(step), indices, is_last, functools.partial(read, number))
             number += len(indices)
 
     def _order(self, epoch: int) -> Callable[[np.ndarray], np.ndarray]:

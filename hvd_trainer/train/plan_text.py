@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -18,16 +19,11 @@ def plan_text(trainer: Trainer) -> str:
     micro = Counter(plan.micro_batches(rank=0))
     micro_text = " + ".join(f"{count} x {size}" for size, count in micro.items())
     uneven = "" if len(set(plan.rank_batches)) == 1 else f" (uneven: {plan.rank_batches[0]} to {plan.rank_batches[-1]} a rank, weighted exactly)"
-    last = loader.num_samples % plan.global_batch
-    if last == 0:
-        tail = "no smaller last batch"
-    else:
-        tail = f"last batch of {last} {'dropped' if loader.drop_last else 'kept, weighted exactly'}"
     peak = opt.param_groups[0][REFERENCE] * opt.lr_scale
     reference = opt.param_groups[0][REFERENCE]
     lines = [
         f"batch         {plan.global_batch} = {plan.num_ranks} ranks x {plan.rank_batches[0]}{uneven}; micro-batches: {micro_text}",
-        f"data          {loader.num_samples} samples, {loader.steps_per_epoch} steps an epoch, {tail}",
+        f"data          {loader.describe()}",
         f"learning rate {reference:g} for batch {float(opt.reference_batch):g}, peak {peak:g} ({trainer.rule.name}: x {opt.lr_scale:g})",
     ]
     if timeline.warmup_steps and trainer.learning_rate.start_factor < 1:
@@ -37,8 +33,12 @@ def plan_text(trainer: Trainer) -> str:
         lines.append("warm-up       none needed: the peak is the reference rate (start_factor= would begin lower)")
     else:
         lines.append("warm-up       none")
-    lines.append(
-        f"run           {timeline.total_steps} steps = {timeline.total_steps / loader.steps_per_epoch:g} epochs with "
-        f"{type(opt.optimizer).__name__}" + (f", from step {trainer.step}" if trainer.step else "")
-    )
+    lines.append(f"run           {_length(trainer)} with {type(opt.optimizer).__name__}" + (f", from step {trainer.step}" if trainer.step else ""))
     return "plan  " + "\n      ".join(lines)
+
+
+def _length(trainer: Trainer) -> str:
+    steps, steps_per_epoch = trainer.learning_rate.timeline.total_steps, trainer.loader.steps_per_epoch
+    if isinstance(steps_per_epoch, int):
+        return f"{steps} steps = {steps / steps_per_epoch:g} epochs"
+    return f"{steps} steps" if math.isfinite(steps) else "as many steps as the epochs have"

@@ -7,7 +7,7 @@ from typing import Optional
 
 import torch
 
-from hvd_trainer.data.loader import StepBatch
+from hvd_trainer.data.step_batch import StepBatch
 from hvd_trainer.optim.distributed import DistributedOptimizer
 from hvd_trainer.optim.grad_scaler import GradScaler
 from hvd_trainer.values import Weighted

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 
@@ -17,6 +18,7 @@ from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.derived import agree
 from hvd_trainer.comm.on_root import on_root
 from hvd_trainer.data.loader import Loader
+from hvd_trainer.data.stream import StreamLoader
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.log import say, warn
 from hvd_trainer.optim.distributed import DistributedOptimizer
@@ -115,35 +117,38 @@ class Trainer:
         self.callbacks = list(callbacks)
         self.rule = scaling_rule(lr_scaling)
         self._schedule = as_schedule(schedule)
+        self._schedule_counts = schedule is not None and not isinstance(self._schedule, TorchSchedule)
         self._user_optimizer = optimizer
         self._wrap_arguments = {"loss_reduction": loss_reduction, "clip_norm": clip_norm, "clip_value": clip_value}
         self.optimizer: Optional[DistributedOptimizer] = None
-        self.loader: Optional[Loader] = None
+        self.loader: Union[Loader, StreamLoader, None] = None
         self.learning_rate: Optional[LearningRate] = None
         self.step = 0  # optimizer steps done since the first start
-        self.total_steps = 0
+        self.total_steps: float = 0  # infinite where only the epochs are known
+        self._total_epochs = math.inf
+        self._epochs_done = self._epoch_begin = 0  # the epoch under way began after so many steps
         self.history: list[dict[str, Any]] = []  # one row for every whole epoch
         self._epoch_loss = Weighted(0.0, 0.0)
 
     @property
     def epoch(self) -> int:
         """Whole epochs done."""
-        return self.step // self.loader.steps_per_epoch
+        return self._epochs_done
 
     @property
     def is_epoch_end(self) -> bool:
-        return self.step > 0 and self.step % self.loader.steps_per_epoch == 0
+        return self.step > 0 and self.step == self._epoch_begin
 
     @property
     def is_last_step(self) -> bool:
-        return self.step >= self.total_steps
+        return self.step >= self.total_steps or self._epochs_done >= self._total_epochs
 
     def stop(self) -> None:
         """End the run after this step or epoch, as if it had been asked for no more; call it on all ranks."""
         self.total_steps = self.step
 
     def fit(
-        self, loader: Loader, epochs: Optional[int] = None, *, steps: Optional[int] = None, resume: Optional[str] = None
+        self, loader: Union[Loader, StreamLoader], epochs: Optional[int] = None, *, steps: Optional[int] = None, resume: Optional[str] = None
     ) -> list[dict[str, Any]]:
         """Train up to a number of epochs or steps, counted from the first start (a second call goes on).
 
@@ -157,7 +162,7 @@ class Trainer:
             callbacks: fit_end (fit_failed where an error ended it)
 
         Args:
-            loader: batches for this rank.
+            loader: batches for this rank, from indices or from a stream.
             epochs: whole passes, >= 1. Give epochs or steps.
             steps: optimizer steps, >= 1; the run may end within an epoch.
             resume: None: start anew; "auto": from the newest checkpoint of the Checkpoint callback, if there is one;
@@ -170,11 +175,18 @@ class Trainer:
             ConfigError, CheckpointError, LossError, NonFiniteError: on all ranks.
         """
         total_steps = _total_steps(loader, epochs, steps)
+        if total_steps == math.inf and self._schedule_counts:
+            raise ConfigError(
+                f"fit(epochs={epochs}) with a schedule and a stream whose length is not known",
+                "a number of steps: the schedule's length depends on it",
+                "fit(steps=...), or StreamLoader(steps_per_epoch=...)",
+            )
         if self.loader is None:
             self._begin(loader, total_steps, resume)
         elif loader is not self.loader:
             raise ConfigError("fit() was called again with another loader", "the same loader", "make a new Trainer for other data")
         self.total_steps = total_steps
+        self._total_epochs = epochs if total_steps == math.inf else math.inf
         self.learning_rate.set_length(total_steps)
         try:
             return self._loop()
@@ -211,17 +223,19 @@ class Trainer:
 
     def _train_epoch(self) -> dict[str, Any]:
         """The rest of the current epoch, or what `total_steps` leaves of it."""
-        epoch, first_step = divmod(self.step, self.loader.steps_per_epoch)
+        epoch, first_step = self._epochs_done, self.step - self._epoch_begin
         samples, samples_per_s, started_s = 0, 0.0, time.perf_counter()
         lr = self.learning_rate.current()
         fill_up = any(getattr(module, "needs_every_rank", False) for module in self.model.modules())
-        for batch in self.loader.epoch(epoch, first_step, fill_up=fill_up):
-            if self.is_last_step:
-                break
+        # A batch that is taken is trained on: a stream cannot be asked for it again.
+        batches = () if self.is_last_step else self.loader.epoch(epoch, first_step, fill_up=fill_up)
+        for batch in batches:
             self.comm.where = f"step {self.step + 1} (epoch {epoch + 1})"
             self.learning_rate.apply(self.step)
             loss = train_step(self.model, self.loss_fn, batch, self.optimizer, self._autocast, self._scaler)
             self.step += 1
+            if batch.is_last:
+                self._epochs_done, self._epoch_begin = self._epochs_done + 1, self.step
             samples += batch.global_samples
             samples_per_s = samples / (time.perf_counter() - started_s)
             self._epoch_loss = self._epoch_loss + loss
@@ -231,6 +245,8 @@ class Trainer:
                 self.learning_rate.after_step(self.step, None)
             for callback in self.callbacks:
                 callback.step_end(self, report)
+            if self.is_last_step:
+                break
         return {"epoch": epoch + 1, "step": self.step, "loss": self._epoch_loss.mean, "lr": lr[0], "samples_per_s": samples_per_s}
 
     # -- start and resume -------------------------------------------------------------------------------------------
@@ -282,10 +298,13 @@ class Trainer:
         if self._scaler and state["scaler"]:
             self._scaler.load_state_dict(state["scaler"])
         self.step, self.history = state["step"], state["history"]
+        self._epochs_done, self._epoch_begin = state["epochs"]
         self._epoch_loss = Weighted(*state["epoch_loss"])
         for key, callback in _named(self.callbacks):
             if key in state["callbacks"]:
                 callback.load_state_dict(state["callbacks"][key])
+        if isinstance(self.loader, StreamLoader):
+            self.loader.load_state_dict(state["stream"][self.comm.rank % len(state["stream"])])  # without shards all are the same
         if len(state["rng"]) == self.comm.size:
             rng.set_rng_state(state["rng"][self.comm.rank], self.comm.device)
         else:
@@ -304,8 +323,11 @@ class Trainer:
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """State and manifest of the run as it stands; call on all ranks (their random states are gathered)."""
         states = self.comm.gather_objects(rng.get_rng_state(self.comm.device), self.comm.unique_name("rng"))
+        stream = self.loader.state_dict() if isinstance(self.loader, StreamLoader) else None
         state = {
             "step": self.step,
+            "epochs": [self._epochs_done, self._epoch_begin],
+            "stream": self.comm.gather_objects(stream, self.comm.unique_name("stream.state")),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.learning_rate.state_dict(),
@@ -335,13 +357,15 @@ def _named(callbacks: Sequence[Callback]) -> list[tuple[str, Callback]]:
     return named
 
 
-def _total_steps(loader: Loader, epochs: Optional[int], steps: Optional[int]) -> int:
+def _total_steps(loader: Union[Loader, StreamLoader], epochs: Optional[int], steps: Optional[int]) -> float:
     if (epochs is None) == (steps is None):
         raise ConfigError(f"fit(epochs={epochs}, steps={steps})", "one of the two", "trainer.fit(loader, epochs=20)")
     name, value = ("epochs", epochs) if steps is None else ("steps", steps)
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
         raise ConfigError(f"fit({name}={value!r})", "a whole number >= 1", f"{name}=20")
-    return int(value) if steps is not None else int(value) * loader.steps_per_epoch
+    if steps is not None:
+        return int(value)
+    return int(value) * loader.steps_per_epoch if isinstance(loader.steps_per_epoch, int) else math.inf
 
 
 def _check_parts(comm: Any, model: Any, optimizer: Any, loss_fn: Any, callbacks: Any) -> None:

@@ -9,7 +9,7 @@ LATER = {"LAMB", "LARS", "noise_scale"}
 PROMISED = {
     "BatchPlan", "Callback", "Checkpoint", "DistributedOptimizer", "EMA", "EarlyStop", "Evaluate",
     "GradScaler", "JsonLines", "LearningRate", "Loader", "Progress",
-    "ScalingRule", "SyncBatchNorm", "TensorBoard", "Trainer", "Unfreeze", "Warmup", "Weighted", "__version__", "broadcast_model", "errors",
+    "ScalingRule", "StreamLoader", "SyncBatchNorm", "TensorBoard", "Trainer", "Unfreeze", "Warmup", "Weighted", "__version__", "broadcast_model", "errors",
     "evaluate", "init", "replica_check", "run", "scale_lr", "schedules",
 }  # fmt: skip
 

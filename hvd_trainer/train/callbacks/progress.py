@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ class Progress(Callback):
 
             columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
             self._bar = Progress(*columns, transient=True)
-            self._task = self._bar.add_task("", total=trainer.total_steps, completed=trainer.step, epoch=trainer.epoch + 1)
+            self._task = self._bar.add_task("", total=trainer.total_steps if _of(trainer) else None, completed=trainer.step, epoch=trainer.epoch + 1)
             self._bar.start()
 
     def step_end(self, trainer: Trainer, report: StepReport) -> None:
@@ -44,24 +45,24 @@ class Progress(Callback):
         if trainer.comm.rank != 0 or now - self._shown_s < (0.2 if self._bar else self._every_s):
             return
         self._shown_s = now
-        epoch = (report.step - 1) // trainer.loader.steps_per_epoch + 1  # trainer.epoch is the next one after the last step
+        epoch = trainer.epoch + (not trainer.is_epoch_end)  # after its last step an epoch is done
         text = f"loss {report.loss:.4f}  lr {report.lr[0]:.4g}  {report.samples_per_s:.0f} samples/s"
         if self._bar:
             self._bar.update(self._task, completed=report.step, description=text, epoch=epoch)
         else:
-            say(f"epoch {epoch}  step {report.step}/{trainer.total_steps}  {text}  {self._left(trainer)}")
+            say(f"epoch {epoch}  step {report.step}{_of(trainer)}  {text}  {self._left(trainer)}".rstrip())
 
     def row_ready(self, trainer: Trainer, row: dict[str, Any]) -> None:
         if trainer.comm.rank != 0:
             return
         self._shown_s = time.monotonic()
-        columns = [f"epoch {row['epoch']}", f"step {row['step']}/{trainer.total_steps}"]
+        columns = [f"epoch {row['epoch']}", f"step {row['step']}{_of(trainer)}"]
         for name, value in row.items():
             if name == "samples_per_s":
                 columns.append(f"{value:.0f} samples/s")
             elif name not in ("epoch", "step"):
                 columns.append(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
-        line = "  ".join(columns + [self._left(trainer)])
+        line = "  ".join(columns + [self._left(trainer)]).rstrip()
         if self._bar:
             self._bar.console.print(line, highlight=False)
             self._bar.update(self._task, completed=trainer.step)
@@ -76,8 +77,15 @@ class Progress(Callback):
     fit_failed = fit_end
 
     def _left(self, trainer: Trainer) -> str:
+        if not _of(trainer):
+            return ""
         done = trainer.step - self._first_step
         left_s = (time.monotonic() - self._started_s) / max(done, 1) * (trainer.total_steps - trainer.step)
         minutes, seconds = divmod(round(left_s), 60)
         hours, minutes = divmod(minutes, 60)
         return f"{hours}:{minutes:02d}:{seconds:02d} left" if hours else f"{minutes}:{seconds:02d} left"
+
+
+def _of(trainer: Trainer) -> str:
+    """The "/100" of "step 1/100"; "" where the number of steps is not known."""
+    return f"/{trainer.total_steps}" if math.isfinite(trainer.total_steps) else ""
