@@ -7,6 +7,7 @@ nothing, and a resume in mid-epoch starts at any position at once.
 from __future__ import annotations
 
 import numpy as np
+import numpy.random  # noqa: F401 - else the first epoch waits for this import
 
 NUM_ROUNDS = 8
 _MASK64 = (1 << 64) - 1

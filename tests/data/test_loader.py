@@ -1,5 +1,7 @@
 """Each sample exactly once an epoch and the same global batches, whatever the number of ranks."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -114,18 +116,33 @@ def test_samples_are_fetched_when_they_are_needed():
     assert fetched == [0, 1]
 
 
+class Huge:
+    """10^12 samples, and a note of what was asked for."""
+
+    def __init__(self):
+        self.fetched = []
+
+    def __len__(self):
+        return 10**12
+
+    def __getitem__(self, index):
+        self.fetched.append(index)
+        return index
+
+
 def test_large_data_sets_start_at_once():
-    class Data:
-        def __len__(self):
-            return 10**12
-
-        def __getitem__(self, index):
-            return index
-
-    loader = Loader(Data(), BatchPlan(256, 1), SingleCommunicator())
-    batch = next(loader.epoch(0, first_step=10**9))
+    """No table, nothing read that is not used: in the middle of the epoch as at its beginning."""
+    data = Huge()
+    list(Loader(range(64), BatchPlan(4, 1), SingleCommunicator()).epoch(0))  # what is imported or kept once
+    tracemalloc.start()
+    loader = Loader(data, BatchPlan(256, 1), SingleCommunicator())
+    batch = next(loader.epoch(3, first_step=10**9))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200_000  # bytes; a table would be 8 * 10^12
+    assert data.fetched == []
     assert batch.global_samples == 256
-    assert len(next(iter(batch)).data) == 256
+    assert len(next(iter(batch)).data) == len(set(data.fetched)) == 256
 
 
 def test_index_error_of_the_data_set_is_explained():

@@ -126,3 +126,44 @@ def test_batches_see_all_of_a_sorted_data_set():
     counts = np.array([np.bincount(classes[at : at + batch], minlength=10) for at in range(0, n - batch, batch)])
     statistic = ((counts - batch / 10) ** 2 / (batch / 10)).sum(1)
     assert abs(statistic.mean() - 9) < 5 * math.sqrt(18 / len(statistic))
+
+
+def chi_square(counts):
+    expected = counts.sum() / counts.size
+    return ((counts - expected) ** 2 / expected).sum()
+
+
+AROUND_POWERS_OF_FOUR = [4**k + d for k in (5, 6, 8) for d in (-1, 0, 1)] + [3 * 4**7, 4**8 * 3 // 2]
+
+
+@pytest.mark.parametrize("num_samples", AROUND_POWERS_OF_FOUR)
+def test_no_serial_correlation(num_samples):
+    """Neither with the position nor with what stands some places further: where n just fits and where walking is long."""
+    for epoch in range(3):
+        order = whole(num_samples, 9, epoch).astype(float)
+        assert abs(np.corrcoef(order, np.arange(num_samples))[0, 1]) < 5 / math.sqrt(num_samples)
+        for lag in (1, 2, 3, 4, 16, 64, 256):
+            assert abs(np.corrcoef(order[:-lag], order[lag:])[0, 1]) < 5 / math.sqrt(num_samples - lag), lag
+
+
+@pytest.mark.parametrize("num_samples", [10**6, 10**9, 4**15, 4**15 + 1, 10**12])
+def test_any_stretch_of_a_large_order_is_uniform(num_samples):
+    """200,000 positions in a row: leading parts, last bits, and both of neighbours together."""
+    at = num_samples // 3
+    order = sample_order(np.arange(at, at + 200_000), num_samples, 5, 1)
+    # Drawn without replacement, so counts of a fifth of all 10^6 vary a little less than chance: the limit holds all the more.
+    parts, bits = order // -(-num_samples // 64), order % 64
+    for digits in (parts, bits):
+        assert chi_square(np.bincount(digits, minlength=64)[: digits.max() + 1]) < chi_square_limit(digits.max())
+        pairs = np.bincount(digits[:-1] * 64 + digits[1:], minlength=64 * 64)
+        assert chi_square(pairs) < chi_square_limit(64 * 64 - 1)
+    assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 5 / math.sqrt(len(order))
+
+
+def test_neighbouring_seeds_and_epochs_of_a_large_order_differ_in_half_of_the_bits():
+    n = 4**15
+    base = sample_order(np.arange(20_000), n, 5, 1)
+    for seed, epoch in ((4, 1), (6, 1), (5, 0), (5, 2), (5 + 2**32, 1)):
+        changed = np.unpackbits((base ^ sample_order(np.arange(20_000), n, seed, epoch)).view(np.uint8)).reshape(20_000, 64)
+        shares = np.sort(changed.mean(0))[-30:]  # the other 34 bits are always 0
+        assert (np.abs(shares - 0.5) < 5 * 0.5 / math.sqrt(20_000)).all()
