@@ -13,11 +13,13 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import sys
 import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pickle import PicklingError
 from typing import Any, Optional
 
@@ -62,6 +64,7 @@ class Workers:
 
     def start(self, tasks: Iterable[Task]) -> Reading:
         """Read these, in this order, from now on; what an earlier `start` has left is dropped."""
+        _start_tracker()
         self._tasks.coming = iter(tasks)
         self._reading += 1
         try:
@@ -157,6 +160,20 @@ class _Tasks(Sampler):
 
     def __iter__(self) -> Iterator[Task]:
         return self.coming
+
+
+def _start_tracker() -> None:
+    """Start multiprocessing's resource tracker so that it keeps quiet.
+
+    It removes the semaphores of a rank that is aborted, which is right, and would print two lines about each such rank
+    behind the message that says why the job ended. It takes its warning filters from its command line.
+    """
+    quiet = "ignore::UserWarning:multiprocessing.resource_tracker"
+    sys.warnoptions.append(quiet)
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.remove(quiet)
 
 
 def _unchanged(batch: Any) -> Any:

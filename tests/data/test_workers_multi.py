@@ -1,4 +1,4 @@
-"""Workers below real launchers: the samples of one rank without workers, and nothing left of a job that is ended."""
+"""Below real launchers: with workers the samples of one rank without, shards of unequal length, nothing left of an ended job."""
 
 import pytest
 import torch
@@ -25,4 +25,6 @@ def test_the_samples_of_one_rank_without_workers(launcher, tmp_path):
 @pytest.mark.mpi
 def test_no_worker_outlives_a_rank_that_is_gone():
     """`run_ranks` looks for processes that are left."""
-    run_ranks("mpirun", 2, ["-m", "tests.multi.data_workers", "die"], timeout_s=100).failed()
+    result = run_ranks("mpirun", 2, ["-m", "tests.multi.data_workers", "die"], timeout_s=100)
+    result.failed()
+    assert "leaked" not in result.text, result

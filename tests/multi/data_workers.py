@@ -1,4 +1,4 @@
-"""Program for several ranks: two epochs and a resume in mid-epoch with and without workers, compared bit by bit.
+"""Program for two ranks: shards of unequal length; two epochs and a resume in mid-epoch with and without workers, compared bit by bit.
 
 Arguments: "same FILE" saves what was drawn for each sample; "die" ends rank 1 while its workers read.
 """
@@ -37,6 +37,17 @@ def train(comm, num_workers, folder, stops):
     return [p.detach() for p in model.parameters()]
 
 
+def shards_of_unequal_length(comm):
+    """One rank is out three steps before the other; every sample counts once."""
+    mine = [torch.full((4,), float(10 * comm.rank + i)) for i in range([3, 10][comm.rank])]
+    loader = ht.StreamLoader(mine, ht.BatchPlan(4, comm.size, reference_batch=4), comm, sharded=True)
+    assert [step.global_samples for step in loader.epoch(0)] == [4, 3, 2, 2, 2]
+    model = torch.nn.Linear(4, 1)
+    trainer = ht.Trainer(comm, model, torch.optim.SGD(model.parameters(), lr=0.001), loss_fn)
+    assert [(row["epoch"], row["step"]) for row in trainer.fit(loader, epochs=2)] == [(1, 5), (2, 10)]
+    ht.replica_check(model, comm)
+
+
 def main(comm):
     if sys.argv[1] == "die":
         loader = ht.Loader(Slow(), ht.BatchPlan(8, comm.size), comm, shuffle=False, num_workers=2)
@@ -55,6 +66,7 @@ def main(comm):
     straight = train(comm, 0, f"{folder}/straight", [7])
     stopped = train(comm, 1, f"{folder}/stopped", [2, 7])  # an epoch has 4 steps
     assert all(map(torch.equal, straight, stopped))
+    shards_of_unequal_length(comm)
     everything = sum(comm.gather_objects(drawn[0]), [])
     if comm.rank == 0:
         torch.save(sorted(everything), sys.argv[2])
