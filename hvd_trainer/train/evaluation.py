@@ -11,6 +11,7 @@ import torch
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.data.device import to_device
 from hvd_trainer.data.reader import SampleReader
+from hvd_trainer.data.workers import Workers
 from hvd_trainer.errors import DataError
 from hvd_trainer.optim.replicas import common_buffers
 from hvd_trainer.plan import split_evenly
@@ -26,6 +27,7 @@ def evaluate(
     *,
     batch_size: int = 256,
     collate_fn: Optional[Callable[[list], Any]] = None,
+    num_workers: int = 0,
     buffers: str = "rank0",
 ) -> dict[str, Any]:
     """Each metric over all samples of `dataset`, each sample counted once, the same value on every rank.
@@ -40,6 +42,7 @@ def evaluate(
         comm: the ranks.
         batch_size: samples in one forward pass of one rank, >= 1.
         collate_fn: as in `Loader`.
+        num_workers: as in `Loader`; started anew by each call (`ht.Evaluate` keeps its own).
         buffers: whose batch statistics count: "rank0", the "mean" over the ranks, or each rank its "own".
 
     Raises:
@@ -52,17 +55,41 @@ def evaluate(
         >>> ht.evaluate(torch.nn.Identity(), list(range(10)), share_above_3, ht.init(engine="single"))
         {'above_3': 0.6}
     """
-    check_whole("evaluate", "batch_size", batch_size)
-    if len(dataset) < 1:
-        raise DataError("the evaluation data set has 0 samples", "at least 1", "check the path or the filter that made it")
-    shares = split_evenly(len(dataset), comm.size)
-    begin = sum(shares[: comm.rank])
-    end = begin + shares[comm.rank]
+    batches = RankBatches(dataset, comm, batch_size, collate_fn, num_workers)
+    return evaluate_batches(model, batches, metrics, comm, buffers)
+
+
+class RankBatches:
+    """This rank's share of a data set in batches, the same ones each time it is iterated; keeps its worker processes."""
+
+    def __init__(
+        self, dataset: Any, comm: Communicator, batch_size: int, collate_fn: Optional[Callable[[list], Any]], num_workers: int
+    ) -> None:
+        check_whole("evaluate", "batch_size", batch_size)
+        check_whole("evaluate", "num_workers", num_workers, least=0)
+        self._dataset, self._comm, self._batch_size = dataset, comm, batch_size
+        self._reader = SampleReader(dataset, collate_fn)
+        self._workers = Workers(self._reader, num_workers, 2, None, f"rank {comm.rank}") if num_workers else None
+
+    def __iter__(self) -> Iterator[Any]:
+        if len(self._dataset) < 1:
+            raise DataError("the evaluation data set has 0 samples", "at least 1", "check the path or the filter that made it")
+        shares = split_evenly(len(self._dataset), self._comm.size)
+        begin = sum(shares[: self._comm.rank])
+        mine = range(begin, begin + shares[self._comm.rank])
+        tasks = [(0, list(mine[at : at + self._batch_size])) for at in range(0, len(mine), self._batch_size)]
+        reading = self._workers.start(tasks) if self._workers else None
+        for number, task in enumerate(tasks):
+            yield to_device(reading.fetch(number, task) if reading else self._reader.read(*task), self._comm.device)
+
+
+def evaluate_batches(
+    model: torch.nn.Module, batches: RankBatches, metrics: Metrics, comm: Communicator, buffers: str
+) -> dict[str, Any]:
+    """As `evaluate`, of batches that were cut already."""
     sums = MetricSums(metrics)
-    reader = SampleReader(dataset, collate_fn)
     with _evaluation_mode(model), common_buffers(model, comm, buffers), torch.no_grad():
-        for at in range(begin, end, batch_size):
-            data = to_device(reader.read(0, list(range(at, min(at + batch_size, end)))), comm.device)
+        for data in batches:
             sums.update(model, data)
     return sums.result(comm)
 

@@ -15,12 +15,14 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+import hvd_trainer as ht
 from hvd_trainer.comm.single import SingleCommunicator
 from hvd_trainer.data.loader import Loader
 from hvd_trainer.data.sample_seeds import random_states, same_states
-from hvd_trainer.errors import ConfigError, DataError
+from hvd_trainer.errors import CheckpointError, ConfigError, DataError
 from hvd_trainer.plan import BatchPlan
 from tests.fake_comm import OtherRankFailed, run_threads
+from tests.train.small import make_loader, make_trainer, parameters
 
 DATA = list(range(40))
 
@@ -134,3 +136,17 @@ def test_lists_that_cannot_be_right_are_an_error_on_every_rank(given, words):
 def test_samplers_that_are_refused(sampler, words):
     with pytest.raises(ConfigError, match=words):
         Loader(DATA, BatchPlan(2, 1), SingleCommunicator(), sampler=sampler)
+
+
+def test_a_resume_goes_on_in_the_same_list_and_refuses_another_kind(tmp_path):
+    def fit(steps, folder, sampler):
+        trainer = make_trainer(callbacks=[ht.Checkpoint(folder)])
+        trainer.fit(make_loader(trainer.comm, sampler=sampler), steps=steps, resume="auto")
+        return parameters(trainer)
+
+    weights = [1.0 + i % 3 for i in range(14)]
+    straight = fit(7, tmp_path / "straight", WeightedRandomSampler(weights, 10))
+    fit(4, tmp_path / "stopped", WeightedRandomSampler(weights, 10))
+    with pytest.raises(CheckpointError, match="shuffle = WeightedRandomSampler, this run has SubsetRandomSampler"):
+        fit(7, tmp_path / "stopped", SubsetRandomSampler(range(10)))
+    assert torch.equal(fit(7, tmp_path / "stopped", WeightedRandomSampler(weights, 10)), straight)
