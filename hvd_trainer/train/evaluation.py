@@ -9,6 +9,7 @@ from typing import Any, Optional
 import torch
 
 from hvd_trainer.comm.api import Communicator
+from hvd_trainer.comm.derived import agree
 from hvd_trainer.data.device import to_device
 from hvd_trainer.data.reader import SampleReader
 from hvd_trainer.data.workers import Workers
@@ -48,6 +49,7 @@ def evaluate(
     Raises:
         DataError: the data set is empty.
         ConfigError: a metric is neither of these.
+        CollectiveError: the ranks' data sets differ in length.
 
     Example:
         >>> import hvd_trainer as ht
@@ -72,6 +74,7 @@ class RankBatches:
         self._workers = Workers(self._reader, num_workers, 2, None, f"rank {comm.rank}") if num_workers else None
 
     def __iter__(self) -> Iterator[Any]:
+        agree(self._comm, len(self._dataset), "the length of the evaluation data set")  # shares of two wholes overlap
         if len(self._dataset) < 1:
             raise DataError("the evaluation data set has 0 samples", "at least 1", "check the path or the filter that made it")
         shares = split_evenly(len(self._dataset), self._comm.size)

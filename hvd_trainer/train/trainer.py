@@ -144,7 +144,11 @@ class Trainer:
         return self.step >= self.total_steps or self._epochs_done >= self._total_epochs
 
     def stop(self) -> None:
-        """End the run after this step or epoch, as if it had been asked for no more; call it on all ranks."""
+        """End the run after this step or epoch, as if it had been asked for no more; call it on all ranks.
+
+        From `row_ready` it comes after other callbacks have written the row: what `Evaluate(every_epochs=...)` adds to the
+        last row is then in the history and the checkpoint only. A callback's `wants_stop` comes before.
+        """
         self.total_steps = self.step
 
     def fit(
@@ -158,7 +162,7 @@ class Trainer:
                     set the rates of this step
                     for each micro-batch: loss, backward                       buckets travel meanwhile
                     mean over all ranks, clip, update                          callbacks: step_end
-                the epoch's row: loss, rate, samples/s                         callbacks: epoch_end, row_ready
+                the epoch's row: loss, rate, samples/s                         callbacks: epoch_end, wants_stop, row_ready
             callbacks: fit_end (fit_failed where an error ended it)
 
         Args:
@@ -206,20 +210,35 @@ class Trainer:
         # A run that was stopped in mid-epoch and has nothing left to do still owes the row of that part.
         while not self.is_last_step or not (self.is_epoch_end or part_row):
             row = self._train_epoch()
-            for callback in self.callbacks:
-                callback.epoch_end(self, row)
-            row.update({name: value.item() for name, value in row.items() if getattr(value, "shape", None) == ()})
+            self._complete(row)
             if self.is_epoch_end:
                 self.history.append(row)
                 self._epoch_loss = Weighted(0.0, 0.0)
                 self.learning_rate.after_step(self.step, row)
             else:
                 part_row = [row]
+            was_last = self.is_last_step
             for callback in self.callbacks:
                 callback.row_ready(self, row)
+            self._after_stop(was_last, row)
         for callback in self.callbacks:
             callback.fit_end(self)
         return self.history + part_row
+
+    def _complete(self, row: dict[str, Any]) -> None:
+        """All columns of a row, as Python's numbers; the last row has all, also where the run turns out to end with it."""
+        was_last = self.is_last_step
+        for callback in self.callbacks:
+            callback.epoch_end(self, row)
+        row.update({name: value.item() for name, value in row.items() if getattr(value, "shape", None) == ()})
+        if any([callback.wants_stop(self, row) for callback in self.callbacks]):  # a list: each of them counts rows
+            self.stop()
+        self._after_stop(was_last, row)
+
+    def _after_stop(self, was_last: bool, row: dict[str, Any]) -> None:
+        if self.is_last_step and not was_last:
+            for callback in self.callbacks:
+                callback.stopped(self, row)
 
     def _train_epoch(self) -> dict[str, Any]:
         """The rest of the current epoch, or what `total_steps` leaves of it."""

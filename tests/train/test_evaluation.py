@@ -8,7 +8,7 @@ import torch
 
 import hvd_trainer as ht
 from hvd_trainer.comm.single import SingleCommunicator
-from hvd_trainer.errors import ConfigError, DataError
+from hvd_trainer.errors import CollectiveError, ConfigError, DataError
 from hvd_trainer.train.metrics import reduce_sums
 from tests.fake_comm import run_threads
 from tests.properties import given, settings, st
@@ -97,6 +97,18 @@ def test_large_counts_are_exact():
 def test_batch_sizes_that_cannot_be(value):
     with pytest.raises(ConfigError, match="batch_size="):
         ht.evaluate(IDENTITY, [1], lambda model, x: {}, SingleCommunicator(), batch_size=value)
+
+
+def test_ranks_with_data_sets_of_different_lengths():
+    """Their shares would overlap or leave samples out."""
+
+    def rank_main(comm):
+        with pytest.raises(CollectiveError, match="length of the evaluation data set"):
+            ht.evaluate(IDENTITY, list(range(5 + comm.rank)), value, comm)
+        with pytest.raises(CollectiveError, match="length of the evaluation data set"):
+            ht.evaluate(IDENTITY, list(range(comm.rank)), value, comm)
+
+    run_threads(2, rank_main)
 
 
 def test_what_cannot_be_evaluated():

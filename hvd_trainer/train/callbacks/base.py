@@ -26,6 +26,13 @@ class Callback:
     def epoch_end(self, trainer: Trainer, row: dict[str, Any]) -> None:
         """An epoch (or the last part of one) is over: add columns to its row."""
 
+    def wants_stop(self, trainer: Trainer, row: dict[str, Any]) -> bool:
+        """All columns are there: whether the run ends with this row. The same answer on all ranks."""
+        return False
+
+    def stopped(self, trainer: Trainer, row: dict[str, Any]) -> None:
+        """The run was ended after this row's `epoch_end`: add the columns that were left out because it went on."""
+
     def row_ready(self, trainer: Trainer, row: dict[str, Any]) -> None:
         """All columns are there: write, print or save them."""
 

@@ -52,6 +52,9 @@ class Checkpoint(Callback):
         if self._saved_at != trainer.step:
             self._save(trainer)
 
+    def stopped(self, trainer: Trainer, row: dict[str, Any]) -> None:
+        self._saved_at = None  # a row that was saved already got more columns
+
     def _is_due(self, trainer: Trainer) -> bool:
         return self._every_steps is not None and trainer.step % self._every_steps == 0
 

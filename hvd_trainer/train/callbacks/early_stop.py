@@ -34,19 +34,20 @@ class EarlyStop(Callback):
         self._patience, self._min_delta = patience, min_delta
         self._best, self._num_bad = math.inf, 0
 
-    def row_ready(self, trainer: Trainer, row: dict[str, Any]) -> None:
+    def wants_stop(self, trainer: Trainer, row: dict[str, Any]) -> bool:
         if self._monitor not in row:
             if trainer.is_last_step:
                 raise ConfigError(f"EarlyStop watches {self._monitor!r}", f"one of {', '.join(row)}", "EarlyStop(monitor=...)")
-            return
+            return False
         value = self._sign * row[self._monitor]
         if value < self._best - self._min_delta:
             self._best, self._num_bad = value, 0
-            return
+            return False
         self._num_bad += 1
-        if self._num_bad >= self._patience:
-            trainer.comm.say(f"early stop after epoch {row['epoch']}: {self._monitor} has not improved for {self._num_bad} rows")
-            trainer.stop()
+        if self._num_bad < self._patience:
+            return False
+        trainer.comm.say(f"early stop after epoch {row['epoch']}: {self._monitor} has not improved for {self._num_bad} rows")
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self._best, "num_bad": self._num_bad}
