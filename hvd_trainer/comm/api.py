@@ -149,7 +149,11 @@ class Communicator(abc.ABC):
             )
         staging.check(tensor, self.device, f"allreduce_ {name!r}")
         self._check("allreduce", name, tensor, op)
-        return self._allreduce_(tensor, name, op).track(self._flying, name)
+        is_nan = tensor.isnan().int() if op != "sum" and tensor.is_floating_point() and self.size > 1 else None
+        pending = self._allreduce_(tensor, name, op)
+        if is_nan is not None:
+            pending = self._with_nan(pending, is_nan, name)
+        return pending.track(self._flying, name)
 
     def broadcast_(self, tensor: torch.Tensor, root: int = 0, name: str = "broadcast") -> torch.Tensor:
         """Overwrite `tensor` on all ranks with the root's, in place; returns it.
@@ -194,6 +198,17 @@ class Communicator(abc.ABC):
             self.closed = True
             for tell in self.on_close:
                 tell()
+
+    def _with_nan(self, pending: Pending, is_nan: torch.Tensor, name: str) -> Pending:
+        """MPI and Gloo lose NaN in max and min, or not, by its rank; a NaN anywhere makes the result NaN on all ranks."""
+        tensor = pending.tensor
+        flags = self._allreduce_(is_nan, f"{name}.nan", "max")
+
+        def wait() -> None:
+            pending.wait()
+            tensor.masked_fill_(flags.wait().bool(), float("nan"))
+
+        return Pending(tensor, wait, lambda: pending.done() and flags.done())
 
     @abc.abstractmethod
     def _allreduce_(self, tensor: torch.Tensor, name: str, op: str) -> Pending: ...

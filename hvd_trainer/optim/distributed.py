@@ -16,7 +16,7 @@ from hvd_trainer.optim.buckets import DEFAULT_BUCKET_BYTES
 from hvd_trainer.optim.clip import check_limit, clip_norm_, clip_value_
 from hvd_trainer.optim.grad_scaler import GradScaler
 from hvd_trainer.optim.loss import as_sum
-from hvd_trainer.optim.rates import REFERENCE, SCALE, scale_groups
+from hvd_trainer.optim.rates import REFERENCE, SCALE, forget_scale_where_changed, scale_groups
 from hvd_trainer.optim.reducer import Reducer
 from hvd_trainer.optim.replicas import broadcast_model, broadcast_state, broadcast_tensors
 from hvd_trainer.optim.scaling import RuleLike, checked_factor, scaling_rule
@@ -129,6 +129,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._scheduler_is_rebased = scheduler_is_rebased
         self._ensure_reducer()
         broadcast_state(optimizer, comm, f"{self._name}.state")
+        forget_scale_where_changed(self.param_groups)
         self._scale_rates()
         broadcast_tensors([p for group in self.param_groups for p in group["params"]], comm, self._name)
         if self._rule.name == "linear" and self.lr_scale != 1 and "betas" in optimizer.defaults:
@@ -152,6 +153,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def peak_lr(self) -> float:
         """The first group's reference rate times the scale: what the warm-up rises to."""
         return self.param_groups[0][REFERENCE] * self.lr_scale
+
+    def __deepcopy__(self, memo: dict) -> None:
+        # Not torch's way: it would patch `step` on this class and break every other wrapped optimizer.
+        raise TypeError("a DistributedOptimizer cannot be copied or pickled: save opt.state_dict(), and wrap a copy of opt.optimizer")
+
+    def __reduce_ex__(self, protocol: Any) -> None:
+        self.__deepcopy__({})
 
     def __repr__(self) -> str:
         return f"DistributedOptimizer({self.optimizer!r}, ranks={self.comm.size}, lr_scale={self.lr_scale:g})"
@@ -251,6 +259,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if loss is None:
             return
         total, seed, local_weight = as_sum(loss, weight, self._loss_reduction)
+        self._scaled = self._scaled or scaler is not None
         factor = 1.0 if scaler is None else scaler.factor(self.comm.device)
         reducer.begin(armed=last and self._overlap and not self.comm.talks_in_backward)
         self.comm.backward_of = self._name
@@ -291,7 +300,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
         self._total = float(self._total)
         numbers = [self._weight + plain, self._total, float(plain), float(self._in_window)]
-        (weight, total, num_plain, num_ours), _ = reducer.flush(numbers)
+        (weight, total, num_plain, num_ours), all_finite = reducer.flush(numbers)
         if num_plain and num_ours:
             raise LossError(
                 f"at {self.comm.where} {num_plain:g} ranks called loss.backward() and {num_ours:g} called opt.backward(...)",
@@ -300,6 +309,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
         if not math.isfinite(total):
             self._raise_non_finite()
+        if not all_finite and not self._scaled:
+            self._raise_non_finite_gradient()
         if weight == 0:
             raise LossError(
                 f"the loss has weight 0 on every rank at {self.comm.where}: there is nothing to average",
@@ -367,6 +378,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _clear_window(self) -> None:
         self._in_window = False
         self._synchronized = False
+        self._scaled = False  # by a scaler, which looks for overflow itself
         self._weight = 0.0
         self._total: Union[float, torch.Tensor] = 0.0
 
@@ -397,7 +409,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 f"a scheduler made on the wrapped optimizer, whose rate is already multiplied by {self.lr_scale:g}",
                 "wrap first: opt = ht.DistributedOptimizer(...), then StepLR(opt, ...); or give it to ht.Trainer(schedule=...)",
             )
-        scale_groups(self.param_groups, self.lr_scale)
+        scale_groups(self.param_groups, self.lr_scale, from_initial=self._scheduler_is_rebased)
 
     def _raise_non_finite(self) -> None:
         totals = self.comm.gather_objects(self._total, f"{self._name}.non_finite")
@@ -406,6 +418,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
             f"the loss is {', '.join(f'{totals[r]} on rank {r}' for r in ranks) or 'not finite'} at {self.comm.where}; no parameter was changed",
             "a finite loss",
             "lower the learning rate, warm up longer, clip (clip_norm=1.0), or look at this step's data",
+        )
+
+
+    def _raise_non_finite_gradient(self) -> None:
+        finite = self.comm.gather_objects(self._reducer.was_finite, f"{self._name}.non_finite_gradient")
+        ranks = ", ".join(str(rank) for rank, was_finite in enumerate(finite) if not was_finite)
+        raise NonFiniteError(
+            f"the gradient of {self._reducer.first_not_finite()!r} is not finite on rank {ranks} at {self.comm.where}, though the "
+            "loss is; no parameter was changed",
+            "finite gradients",
+            "look for sqrt or log at 0, a division by 0, or norms of zero vectors; torch.autograd.set_detect_anomaly(True) finds it",
         )
 
 

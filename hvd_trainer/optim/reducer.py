@@ -9,11 +9,12 @@ Rules that keep ranks from waiting for each other for ever:
 from __future__ import annotations
 
 import hashlib
+import math
 
 import torch
 
 from hvd_trainer.comm.api import Communicator, Pending
-from hvd_trainer.errors import CollectiveError
+from hvd_trainer.errors import CollectiveError, LossError
 from hvd_trainer.optim.buckets import ParamSpec, plan_buckets
 
 
@@ -51,6 +52,9 @@ class Reducer:
         self._seen = [False] * len(specs)  # by the armed backward, so far
         self._missing = [len(bucket.slots) for bucket in self.buckets]
         self._sent: list[Pending] = []
+        # What every bucket was after the last gradient came in; a change by somebody else is found by it.
+        self._versions = [flat._version for flat in self.flats]
+        self._checks: list[torch.Tensor] = []  # one number a sent bucket, not finite where a gradient was not
         self._of_another = [False] * len(specs)
         self._rows: dict[int, torch.Tensor] = {}  # of sparse gradients: which rows this step's have
         self._handles = [
@@ -68,34 +72,41 @@ class Reducer:
         """Backward is over: later gradients (of somebody else's loss) send nothing."""
         self._ours = self._armed = False
 
-    def flush(self, numbers: list[float]) -> tuple[list[float], list[bool]]:
+    def flush(self, numbers: list[float]) -> tuple[list[float], bool]:
         """Send what was not sent, wait for all, and leave the SUM over ranks in the buckets.
 
         Args:
             numbers: this rank's numbers, as many on every rank.
 
         Returns:
-            The sums of `numbers` over all ranks, and for each parameter whether any rank had a gradient for it.
-            Parameters that nobody used have `grad = None` afterwards, all others a view of their bucket.
+            The sums of `numbers` over all ranks, and whether all ranks' gradients were finite. Parameters that nobody
+            used have `grad = None` afterwards, all others a view of their bucket.
+
+        Raises:
+            LossError: gradients were changed between backward and here, where they are not averaged yet.
         """
+        self._check_untouched()
         # A bucket that is under way was complete when it was sent: it must not be touched any more.
         used = [self._is_sent(index) or self._adopt(index) for index in range(len(self.params))]
         sparse = [index in self._rows for index in range(len(self.params))]
         while len(self._sent) < len(self.buckets):
             self._send_next()
+        self.was_finite = all(math.isfinite(check) for check in torch.stack(self._checks).tolist())
         counts = [float(flag) for flag in used + sparse]
-        vector = torch.tensor(numbers + counts, dtype=torch.float64).to(self._comm.device)
+        vector = torch.tensor([*numbers, float(not self.was_finite), *counts], dtype=torch.float64).to(self._comm.device)
         last = self._comm.allreduce_(vector, f"{self._name}.numbers")
         for pending in self._sent:
             pending.wait()
-        self._sent, self.foreign = [], False
+        self._sent, self._checks, self.foreign = [], [], False
         summed = last.wait().tolist()
-        num_used, num_sparse = (summed[len(numbers) + part * len(used) :][: len(used)] for part in (0, 1))
+        num_bad, flags = summed[len(numbers)], summed[len(numbers) + 1 :]
+        num_used, num_sparse = flags[: len(used)], flags[len(used) :]
         used_anywhere = [count > 0 for count in num_used]
         self._find_rows([i for i, (n, k) in enumerate(zip(num_used, num_sparse)) if k and n == k])
         for param, view, is_used in zip(self.params, self._views, used_anywhere):
             param.grad = view if is_used else None
-        return summed[: len(numbers)], used_anywhere
+        self._note_versions()
+        return summed[: len(numbers)], num_bad == 0
 
     def make_sparse(self) -> None:
         """Where every gradient of a parameter was sparse, give the optimizer a sparse one again: the rows of all ranks.
@@ -148,7 +159,8 @@ class Reducer:
         """Wait for what is under way and forget it (the caller throws this step's gradients away)."""
         for pending in self._sent:
             pending.wait()
-        self._sent, self.foreign, self._rows = [], False, {}
+        self._sent, self._checks, self.foreign, self._rows = [], [], False, {}
+        self._note_versions()
 
     def _on_grad(self, index: int) -> None:
         if self._is_sent(index):
@@ -164,15 +176,32 @@ class Reducer:
         self.foreign = self.foreign or not self._ours
         if self.params[index].grad.is_sparse:
             return  # torch adds up further ones; which rows they have is known at the end of the step
+        bucket = self._bucket_of[index]
         self._adopt(index)
+        self._versions[bucket] = self.flats[bucket]._version
         if not self._armed:
             return
-        bucket = self._bucket_of[index]
         if not self._seen[index]:
             self._seen[index] = True
             self._missing[bucket] -= 1
         while len(self._sent) < len(self.buckets) and self._missing[len(self._sent)] == 0:
             self._send_next()
+
+    def first_not_finite(self) -> str:
+        """The name of the first parameter whose gradient holds a NaN or an infinity; "" where there is none."""
+        return next((name for name, view in zip(self.names, self._views) if not view.isfinite().all()), "")
+
+    def _note_versions(self) -> None:
+        self._versions = [flat._version for flat in self.flats]
+
+    def _check_untouched(self) -> None:
+        if any(flat._version != version for flat, version in zip(self.flats, self._versions)):
+            raise LossError(
+                f"gradients were changed between backward and opt.step() at {self._comm.where}: they are not averaged yet, so "
+                "clipping or scaling them there means something else",
+                "untouched gradients until opt.step() or opt.synchronize()",
+                "opt.clip_grad_norm_(1.0) instead of torch's function; ht.GradScaler instead of torch's; or opt.synchronize() first",
+            )
 
     def _is_fresh(self, index: int) -> bool:
         """Whether the gradient that just came found none there before (autograd adds to a view in place)."""
@@ -199,7 +228,11 @@ class Reducer:
 
     def _send_next(self) -> None:
         number = len(self._sent)
-        self._sent.append(self._comm.allreduce_(self.flats[number], f"{self._name}.bucket{number}"))
+        flat = self.flats[number]
+        # While it is in cache: NaN and infinity survive a sum. 16-bit floats are summed in 32 bits.
+        self._checks.append(flat.sum(dtype=torch.float32 if flat.element_size() < 4 else None).double())
+        self._sent.append(self._comm.allreduce_(flat, f"{self._name}.bucket{number}"))
+        self._versions[number] = flat._version
 
 
 def check_same_params(specs: list[ParamSpec], comm: Communicator, name: str) -> None:

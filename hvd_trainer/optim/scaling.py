@@ -110,7 +110,9 @@ def scale_lr(lr: float, *, global_batch: int, reference_batch: Union[int, Fracti
 
 def checked_factor(rule: ScalingRule, global_batch: Union[int, Fraction], reference_batch: Union[int, Fraction]) -> float:
     """`rule.factor(...)`, refused where it is not a finite number > 0."""
-    factor = float(rule.factor(global_batch, reference_batch))
+    # Ours divide exactly; a user's may call numpy, which knows no Fraction.
+    exact = isinstance(rule, (Linear, Sqrt, Fixed))
+    factor = float(rule.factor(*(value if exact else _plain(value) for value in (global_batch, reference_batch))))
     if not (math.isfinite(factor) and factor > 0):
         raise ConfigError(
             f"scaling rule {rule.name!r} gave the factor {factor} for global batch {global_batch}, reference {reference_batch}",
@@ -126,3 +128,7 @@ def check_rate(lr: float) -> float:
     if not (math.isfinite(value) and value >= 0):
         raise ConfigError(f"learning rate {value}", "a finite number >= 0", "correct lr= of the optimizer or the schedule")
     return value
+
+
+def _plain(value: Union[int, Fraction]) -> Union[int, float]:
+    return int(value) if value == int(value) else float(value)

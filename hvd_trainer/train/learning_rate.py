@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from hvd_trainer.optim.distributed import DistributedOptimizer
-from hvd_trainer.optim.rates import REFERENCE, get_rate, set_rate
+from hvd_trainer.optim.rates import LAST_SET, REFERENCE, get_rate, set_rate
 from hvd_trainer.optim.scaling import check_rate
 from hvd_trainer.optim.schedules import Timeline, as_schedule, warmup_lr
 
@@ -72,6 +72,7 @@ class LearningRate:
         references = [group[REFERENCE] for group in groups]
         for group, rate in zip(groups, self._schedule.rates(step, self.timeline, references)):
             set_rate(group, check_rate(rate * (self._optimizer.lr_scale * warm)))
+            group[LAST_SET] = get_rate(group)
 
     def current(self) -> list[float]:
         """The groups' rates as they are set."""

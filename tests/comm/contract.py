@@ -81,6 +81,18 @@ def check_empty_and_zero_dimensional(comm: Communicator) -> None:
             assert tensor.shape == shape
 
 
+def check_nan_is_not_lost(comm: Communicator) -> None:
+    """A NaN on any one rank makes sum, max and min NaN on all, in any dtype."""
+    for op in OPS:
+        for dtype in (torch.float32, torch.float16):
+            for bad in range(comm.size):
+                tensor = torch.tensor([1.0, 2.0, 3.0], dtype=dtype, device=comm.device)
+                if comm.rank == bad:
+                    tensor[1] = float("nan")
+                found = comm.allreduce_(tensor, "nan", op).wait()
+                assert found.isnan().tolist() == [False, True, False], f"{op} {dtype}, NaN on rank {bad}: {found}"
+
+
 def check_not_contiguous(comm: Communicator) -> None:
     for dtype in (torch.float32, torch.float16, torch.int64, torch.bool):
         mine = values(comm.rank, (2, 4, 6, 8), dtype).to(comm.device)

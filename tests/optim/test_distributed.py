@@ -1,6 +1,8 @@
 """The mean over ranks and micro-batches is exact, and what would make it wrong is refused."""
 
+import copy
 import math
+import pickle
 
 import pytest
 import torch
@@ -519,7 +521,7 @@ def test_the_averaged_gradient_is_clamped(how):
 
 @pytest.mark.parametrize("clip", [{"clip_norm": 1.0}, {}])
 def test_gradient_that_is_not_finite(clip):
-    """With clipping the norm is known on all ranks: an error before the update instead of parameters full of NaN."""
+    """The loss is finite, a gradient is not: an error before the update that names parameter and rank."""
 
     def rank_main(comm):
         w = parameter(1.0)
@@ -534,11 +536,8 @@ def test_gradient_that_is_not_finite(clip):
         return w.item(), ""
 
     for value, message in run_threads(2, rank_main):
-        if clip:
-            assert value == 1.0
-            assert "gradient" in message and "step 1" in message
-        else:
-            assert value == -math.inf  # nothing looks at the gradient
+        assert value == 1.0
+        assert "gradient of 'param0'" in message and "step 1" in message and "on rank 1 " in message
 
 
 # -- what is refused ------------------------------------------------------------------------------------------------
@@ -1045,3 +1044,58 @@ def test_gradients_cleared_inside_a_step_are_noticed():
 def test_lbfgs_is_refused_at_wrapping():
     with pytest.raises(ConfigError, match="LBFGS"):
         DistributedOptimizer(torch.optim.LBFGS([torch.nn.Parameter(torch.ones(1))]), SingleCommunicator())
+
+
+@pytest.mark.parametrize("change", [lambda w: torch.nn.utils.clip_grad_norm_([w], 0.1), lambda w: w.grad.mul_(2)], ids=["clip", "mul"])
+@pytest.mark.parametrize("plain", [False, True], ids=["ours", "plain"])
+def test_gradients_changed_before_they_are_averaged(change, plain):
+    """torch's clipping after opt.backward clipped a part of the gradient, in other units, without a message."""
+    w = torch.nn.Parameter(torch.ones(3))
+    opt = DistributedOptimizer(torch.optim.SGD([w], lr=0.1), SingleCommunicator())
+    w.square().sum().backward() if plain else opt.backward(Weighted(w.square().sum() * 8, 8))
+    change(w)
+    with pytest.raises(LossError, match="clip_grad_norm_"):
+        opt.step()
+    opt.zero_grad()
+    opt.backward(Weighted(w.square().sum() * 8, 8))
+    opt.synchronize()
+    change(w)  # now it is the mean, and the user's to change
+    opt.step()
+
+
+def test_a_copy_is_refused_and_breaks_nothing():
+    w = torch.nn.Parameter(torch.ones(1))
+    opt = DistributedOptimizer(torch.optim.SGD([w], lr=0.1), SingleCommunicator())
+    for attempt in (lambda: copy.deepcopy(opt), lambda: pickle.dumps(opt)):
+        with pytest.raises(TypeError, match="state_dict"):
+            attempt()
+    opt.backward(Weighted(w.sum(), 1))
+    opt.step()
+
+
+def test_a_rate_set_after_a_trainers_run_is_a_new_reference():
+    w = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    opt = DistributedOptimizer(optimizer, SingleCommunicator(), lr_scaling=4)
+    optimizer.param_groups[0]["lr_last_set"] = optimizer.param_groups[0]["lr"]
+    assert DistributedOptimizer(optimizer, SingleCommunicator(), lr_scaling=4).peak_lr == pytest.approx(0.4)
+    optimizer.param_groups[0]["lr"] = 0.001
+    opt = DistributedOptimizer(optimizer, SingleCommunicator(), lr_scaling=4)
+    assert opt.param_groups[0]["lr"] == pytest.approx(0.004)
+
+
+def test_a_rule_of_the_user_gets_plain_numbers():
+    class Rule:
+        name = "mine"
+
+        def factor(self, global_batch, reference_batch):
+            assert type(global_batch) in (int, float) and type(reference_batch) in (int, float)
+            return float(f"{global_batch / reference_batch:.3f}")
+
+    w = torch.nn.Parameter(torch.ones(1))
+
+    def rank(comm):
+        plan = BatchPlan(100, comm.size)
+        return DistributedOptimizer(torch.optim.SGD([w], lr=0.1), comm, lr_scaling=Rule(), plan=plan).lr_scale
+
+    assert run_threads(3, rank) == [3.0] * 3

@@ -26,8 +26,11 @@ def test_exact_when_scaled_once():
 
 def test_reference_is_the_initial_rate_where_a_scheduler_moved_it():
     group = {"lr": 0.04, "initial_lr": 0.1}
-    scale_groups([group], 2.0)
+    scale_groups([group], 2.0, from_initial=True)
     assert (group["lr"], group[REFERENCE]) == (0.08, 0.1)
+    stale = {"lr": 0.04, "initial_lr": 0.1}  # of a scheduler that is gone
+    scale_groups([stale], 2.0)
+    assert (stale["lr"], stale[REFERENCE]) == (0.08, 0.04)
 
 
 def test_zero_stays_zero():
@@ -51,3 +54,12 @@ def test_tensors_are_written_in_place(dtype):
 def test_bad_rates(rate):
     with pytest.raises(ConfigError, match="learning rate"):
         scale_groups([{"lr": rate}], 2.0)
+
+
+def test_one_tensor_in_several_groups_is_scaled_once():
+    rate = torch.tensor(0.1)
+    groups = [{"lr": rate}, {"lr": rate}, {"lr": rate}]
+    scale_groups(groups, 8.0)
+    assert [group["lr"].item() for group in groups] == pytest.approx([0.8] * 3)
+    set_rate(groups[0], 0.5)
+    assert groups[1]["lr"].item() == pytest.approx(0.8)
