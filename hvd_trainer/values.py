@@ -58,8 +58,16 @@ class Weighted:
     def __add__(self, other: Weighted) -> Weighted:
         return Weighted(self.total + other.total, self.weight + other.weight)
 
+    def __radd__(self, other: object) -> Weighted:
+        return self if other == 0 else NotImplemented  # sum([...]) begins with 0
+
     @property
     def mean(self) -> float:
         """`total / weight` as a float; NaN where the weight is 0."""
-        weight = float(self.weight)
-        return float(self.total) / weight if weight else float("nan")
+        weight = _plain(self.weight)
+        return _plain(self.total) / weight if weight else float("nan")
+
+
+def _plain(value: Number) -> float:
+    """torch warns where a float is taken of a tensor that still has its graph."""
+    return float(value.detach() if hasattr(value, "detach") else value)

@@ -1,6 +1,7 @@
 """A loss is a sum and its weight."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -15,6 +16,19 @@ def test_sums_and_weights_add():
     total = parts[0] + parts[1] + parts[2] + parts[3]
     assert (total.total, total.weight) == (32.0, 24)
     assert total.mean == pytest.approx(4 / 3)
+
+
+def test_sum_of_a_list():
+    assert sum([Weighted(10.0, 10), Weighted(6.0, 2)]) == Weighted(16.0, 12)
+    with pytest.raises(TypeError):
+        1 + Weighted(1.0, 1)
+
+
+def test_the_mean_of_a_live_loss_does_not_warn():
+    w = torch.tensor(3.0, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Weighted(w * 2, 4).mean == 1.5
 
 
 @pytest.mark.parametrize(
