@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import typing
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from hvd_trainer.errors import ConfigError
 
 
 def override(config: Any, argv: Sequence[str]) -> Any:
-    """A copy of `config` with what `argv` says; other arguments are the script's own and left alone.
+    """`config` with what `argv` says: itself where that is nothing, else a copy of the same class; other arguments are the
+    script's own and left alone.
+
+    Text fields take `--set name=007` as it stands; Path and tuple fields get a Path and a tuple. A field of a mapping has no
+    declared type: its value only shows one, so that a whole number there may become a float (but not text).
 
     Args:
         config: a dataclass object or a mapping.
@@ -39,7 +44,7 @@ def override(config: Any, argv: Sequence[str]) -> Any:
             continue
         if not equals:
             value = next(arguments, "")
-        values.update(_assignment(value) if option == "--set" else _read_file(value))
+        values.update(_assignment(value, known) if option == "--set" else _read_file(value))
         belongs = False
     for name, value in values.items():
         if name not in known:
@@ -47,10 +52,23 @@ def override(config: Any, argv: Sequence[str]) -> Any:
             raise ConfigError(
                 f"the config has no field {name!r}", ", ".join(known), f"did you mean {near[0]}?" if near else "correct the name"
             )
-        values[name] = _convert(name, value, known[name])
+        values[name] = _convert(name, value, known[name], declared=not isinstance(config, Mapping))
+    if not values:
+        return config
     if isinstance(config, Mapping):
-        return {**config, **values}
+        return _with_items(config, values)
     return dataclasses.replace(config, **values)
+
+
+def _with_items(config: Mapping, values: dict[str, Any]) -> Mapping:
+    """A copy of the same class, so that attributes of an attribute-dict still work; a dict where it takes no items."""
+    try:
+        result = copy.copy(config)
+        for name, value in values.items():
+            result[name] = value
+    except Exception:  # read-only mappings
+        return {**config, **values}
+    return result
 
 
 def _fields(config: Any) -> dict[str, Any]:
@@ -63,12 +81,16 @@ def _fields(config: Any) -> dict[str, Any]:
     raise ConfigError(f"config is a {type(config).__name__}", "a dataclass object or a mapping", "@dataclass class Config: lr: float = 0.1")
 
 
-def _assignment(text: str) -> dict[str, Any]:
+def _assignment(text: str, known: dict[str, Any]) -> dict[str, Any]:
     import yaml
 
     name, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"--set {text}", "--set name=value", "e.g. --set lr=0.2")
+    wanted, may_be_none = _without_none(known.get(name))
+    is_text = isinstance(wanted, type) and issubclass(wanted, (str, PurePath))  # 007, no and 1e3 are text there
+    if is_text and not (may_be_none and value in ("", "null", "~")):
+        return {name: value}
     try:
         return {name: yaml.safe_load(value)}
     except yaml.YAMLError as error:
@@ -87,18 +109,31 @@ def _read_file(path: str) -> dict[str, Any]:
     return content
 
 
-def _convert(name: str, value: Any, wanted: Any) -> Any:
+def _convert(name: str, value: Any, wanted: Any, declared: bool) -> Any:
     """Whole numbers are fine where a float is wanted, and 1e-3 (which YAML reads as text); nothing else is guessed."""
-    options = typing.get_args(wanted)
-    if len(options) == 2 and type(None) in options:  # Optional[...]
-        if value is None:
-            return None
-        wanted = next(option for option in options if option is not type(None))
-    if wanted is float and not isinstance(value, bool):
+    wanted, may_be_none = _without_none(wanted)
+    if value is None and may_be_none:
+        return None
+    number = int if isinstance(value, int) else float
+    # {"lr": 1} in a mapping was meant as a number; `lr: int` in a dataclass means whole numbers.
+    if (wanted is float or (wanted is int and not declared)) and not isinstance(value, bool):
         try:
-            return float(value)
+            return float(value) if wanted is float else number(value)
         except (TypeError, ValueError):
             pass
-    if wanted in (int, float, str, bool) and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))):
+    if wanted is tuple and isinstance(value, list):
+        return tuple(value)
+    if isinstance(wanted, type) and issubclass(wanted, PurePath) and isinstance(value, str):
+        return wanted(value) if declared else Path(value)
+    if wanted in (int, float, str, bool, tuple) and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))):
         raise ConfigError(f"{name}={value!r} is a {type(value).__name__}", f"a {wanted.__name__}", f"--set {name}=...")
     return value
+
+
+def _without_none(wanted: Any) -> tuple[Any, bool]:
+    """The class behind Optional[...] and list[...], and whether None is allowed, too."""
+    options = typing.get_args(wanted)
+    may_be_none = type(None) in options and len(options) == 2
+    if may_be_none:
+        wanted = next(option for option in options if option is not type(None))
+    return typing.get_origin(wanted) or wanted, may_be_none

@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 from hvd_trainer.comm import guard
 from hvd_trainer.comm.connect import init
+from hvd_trainer.errors import ConfigError
 from hvd_trainer.train.config import override
 
 
@@ -42,8 +43,15 @@ def run(
     """
     comm = None
     try:
+        arguments = sys.argv[1:] if argv is None else argv
         if config is not None:
-            config = override(config, sys.argv[1:] if argv is None else argv)
+            config = override(config, arguments)
+        elif any(argument.partition("=")[0] == "--set" for argument in arguments):  # --config alone may be the script's own
+            raise ConfigError(
+                "--set, but ht.run(main) has no config to set something in",
+                "ht.run(main, config)",
+                "give ht.run a dataclass object or a dict as config, or leave --set out",
+            )
         comm = init(backend=backend, engine=engine, timeout_s=timeout_s)
         result = main(comm) if config is None else main(comm, config)
     except BaseException as error:

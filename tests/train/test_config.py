@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Optional
 
 import pytest
@@ -23,11 +26,62 @@ class Config:
 
 def test_types():
     argv = ["--set", "lr=1e-3", "--set=epochs=5", "--set", "name=b", "--set", "fast=true", "--set", "limit=7", "--set", "layers=[3]"]
-    assert override(Config(), argv) == Config(0.001, 5, "b", True, 7, [3])
+    assert override(Config(), argv) == Config(0.001, 5, "b", True, 7, (3,))
     assert override(Config(), ["--set", "lr=2"]).lr == 2.0
     assert type(override(Config(), ["--set", "lr=2"]).lr) is float
     assert override(Config(limit=3), ["--set", "limit=null"]).limit is None
     assert override(Config(), ["--set", "name=a=b"]).name == "a=b"
+
+
+@dataclass
+class Texts:
+    tag: str = "a"
+    maybe: Optional[str] = None
+    folder: Path = Path("runs")
+    maybe_folder: Optional[Path] = None
+    sizes: tuple[int, ...] = (1,)
+
+
+def test_text_is_taken_as_it_is():
+    argv = ["--set", "tag=007", "--set", "maybe=no", "--set", "folder=1e3", "--set=maybe_folder=a: b", "--set", "sizes=[2, 3]"]
+    assert override(Texts(), argv) == Texts("007", "no", Path("1e3"), Path("a: b"), (2, 3))
+    assert override(Texts(maybe="x"), ["--set", "maybe=null"]).maybe is None
+    assert override(Texts(), ["--set", "tag=null"]).tag == "null"
+    assert override({"tag": "a", "folder": Path("x")}, argv[:2] + ["--set", "folder=007"]) == {"tag": "007", "folder": Path("007")}
+
+
+def test_text_in_a_file_is_yaml(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("tag: '007'\nfolder: a/b\nsizes: [4]\n")
+    assert override(Texts(), ["--config", str(file)]) == Texts("007", folder=Path("a/b"), sizes=(4,))
+    file.write_text("tag: 007\n")
+    with pytest.raises(ConfigError, match="tag=7 is a int"):
+        override(Texts(), ["--config", str(file)])
+
+
+class Attributes(dict):
+    __getattr__ = dict.__getitem__
+
+
+def test_a_config_keeps_its_class_and_is_itself_where_nothing_changes():
+    for config in (Config(), {"lr": 0.1}, Attributes(lr=0.1), MappingProxyType({"lr": 0.1})):
+        assert override(config, ["--other", "x"]) is config
+    config = Attributes(lr=0.1)
+    assert override(config, ["--set", "lr=0.2"]).lr == 0.2
+    assert config.lr == 0.1
+    found = override(defaultdict(int, lr=0.1), ["--set", "lr=0.2"])
+    assert found["lr"] == 0.2 and found["never"] == 0
+    assert override(MappingProxyType({"lr": 0.1}), ["--set", "lr=0.2"]) == {"lr": 0.2}
+
+
+def test_numbers_in_a_mapping():
+    """No type was declared there: the 1 in {"lr": 1} shows a number."""
+    for text, value in (("0.5", 0.5), ("1e-3", 0.001), ("2", 2)):
+        found = override({"lr": 1}, ["--set", f"lr={text}"])["lr"]
+        assert (found, type(found)) == (value, type(value))
+    for text in ("true", "fast"):
+        with pytest.raises(ConfigError, match="lr="):
+            override({"lr": 1}, ["--set", f"lr={text}"])
 
 
 def test_mappings_and_the_scripts_own_arguments():
@@ -67,7 +121,7 @@ def test_files_and_order(tmp_path):
         (["--set", "epochs=1.5"], "epochs=1.5 is a float"),
         (["--set", "epochs=true"], "epochs=True is a bool"),
         (["--set", "fast=1"], "fast=1 is a int"),
-        (["--set", "name=3"], "name=3 is a int"),
+        (["--set", "layers=3"], "layers=3 is a int"),
         (["--set", "limit=many"], "limit='many' is a str"),
         (["--set", "layers=[1"], "--set layers="),
         (["--config", "/no/such/file"], "No such file"),

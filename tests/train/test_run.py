@@ -24,6 +24,13 @@ def test_arguments_of_the_script(monkeypatch):
     assert ht.run(lambda comm, config: config["lr"], {"lr": 1.0}, engine="single") == 5.0
 
 
+def test_set_without_a_config():
+    for argv in (["--set", "lr=5"], ["--set=lr=5"]):
+        with pytest.raises(ConfigError, match="ht.run\\(main, config\\)"):
+            ht.run(lambda comm: None, engine="single", argv=argv)
+    assert ht.run(lambda comm: 1, engine="single", argv=["--config", "mine"]) == 1  # the script's own, perhaps
+
+
 def test_errors_go_on_and_the_next_run_starts():
     seen = []
 
