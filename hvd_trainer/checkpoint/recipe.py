@@ -62,7 +62,7 @@ def check_resume(
     reference = Fraction(recipe["reference_batch"])
     current = {**describe_recipe(loader, reference), **extras}
     for key in (*RECIPE_KEYS, *extras):
-        if recipe[key] != current[key]:
+        if key in recipe and recipe[key] != current[key]:  # an older release saved fewer
             raise CheckpointError(
                 f"{path} was trained with {key} = {recipe[key]}, this run has {current[key]}: it cannot go on at the exact sample",
                 f"{key} = {recipe[key]}",

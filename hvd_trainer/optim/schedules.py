@@ -60,9 +60,15 @@ def warmup_lr(step: int, *, reference_lr: float, peak_lr: float, warmup_steps: f
     return min(peak_lr, start + step * (peak_lr - start) / warmup_steps)
 
 
+def _described(text: str, function: Schedule) -> Schedule:
+    """`function` with a text that a checkpoint's recipe can hold and a message can show."""
+    function.description = text
+    return function
+
+
 def constant() -> Schedule:
     """The peak rate throughout."""
-    return lambda step, timeline: 1.0
+    return _described("constant()", lambda step, timeline: 1.0)
 
 
 def cosine(total_epochs: Optional[float] = None, final: float = 0.0) -> Schedule:
@@ -79,12 +85,12 @@ def cosine(total_epochs: Optional[float] = None, final: float = 0.0) -> Schedule
 
     Source: Loshchilov & Hutter 2017, arXiv 1608.03983, equation 5 without restarts.
     """
-    return _decay(total_epochs, final, lambda progress: 0.5 * (1 + math.cos(math.pi * progress)))
+    return _decay("cosine(", total_epochs, final, lambda progress: 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 def linear(total_epochs: Optional[float] = None, final: float = 0.0) -> Schedule:
     """A straight line from the peak, where the warm-up ends, to `final` x peak at the end; arguments as `cosine`."""
-    return _decay(total_epochs, final, lambda progress: 1 - progress)
+    return _decay("linear(", total_epochs, final, lambda progress: 1 - progress)
 
 
 def polynomial(power: float = 2.0, total_epochs: Optional[float] = None, final: float = 0.0) -> Schedule:
@@ -97,7 +103,7 @@ def polynomial(power: float = 2.0, total_epochs: Optional[float] = None, final: 
     """
     if not power > 0:
         raise ConfigError(f"polynomial(power={power!r})", "a number > 0", "power=2.0")
-    return _decay(total_epochs, final, lambda progress: (1 - progress) ** power)
+    return _decay(f"polynomial(power={float(power):g}, ", total_epochs, final, lambda progress: (1 - progress) ** power)
 
 
 def multistep(milestones: Sequence[float], gamma: float = 0.1) -> Schedule:
@@ -118,10 +124,11 @@ def multistep(milestones: Sequence[float], gamma: float = 0.1) -> Schedule:
     if not marks or marks[0] <= 0 or any(b <= a for a, b in zip(marks, marks[1:])) or not gamma > 0:
         raise ConfigError(f"multistep({marks}, gamma={gamma!r})", "rising epochs > 0 and gamma > 0", "multistep([30, 60, 80])")
     # The slack: 1.1 epochs of 10 steps are 11.000000000000002 in floating point, and mean step 11.
-    return lambda step, timeline: gamma ** sum(step >= mark * timeline.steps_per_epoch - 1e-6 for mark in marks)
+    text = f"multistep([{', '.join(f'{mark:g}' for mark in marks)}], gamma={float(gamma):g})"
+    return _described(text, lambda step, timeline: gamma ** sum(step >= mark * timeline.steps_per_epoch - 1e-6 for mark in marks))
 
 
-def _decay(total_epochs: Optional[float], final: float, shape: Callable[[float], float]) -> Schedule:
+def _decay(name: str, total_epochs: Optional[float], final: float, shape: Callable[[float], float]) -> Schedule:
     if total_epochs is not None and not total_epochs > 0:
         raise ConfigError(f"total_epochs={total_epochs!r}", "a number > 0, or None for the length of the run", "total_epochs=20")
     if not 0 <= final <= 1:
@@ -133,14 +140,17 @@ def _decay(total_epochs: Optional[float], final: float, shape: Callable[[float],
         progress = 1.0 if length <= 0 and step >= total else (step - timeline.warmup_steps) / max(length, 1e-9)
         return final + (1 - final) * shape(min(1.0, max(0.0, progress)))
 
-    return factor
+    length = None if total_epochs is None else f"{float(total_epochs):g}"
+    return _described(f"{name}total_epochs={length}, final={float(final):g})", factor)
 
 
 class StepSchedule:
     """A pure function of the step, as ours above or the user's own `f(step) -> factor`."""
 
     def __init__(self, function: Callable) -> None:
-        self.kind = "step function"
+        # What the function computes cannot be compared; its name can.
+        name = getattr(function, "__qualname__", type(function).__qualname__).rpartition("<locals>.")[2]
+        self.kind = getattr(function, "description", f"function {name}")
         self._function = function
         self._takes_timeline = _num_required_arguments(function) >= 2
 
@@ -165,7 +175,8 @@ class TorchSchedule:
     Args:
         scheduler: made on the user's optimizer (wrapped or not).
         every: "step" or "epoch"; None: "step" for OneCycleLR and CyclicLR, else "epoch", as torch's manual uses them.
-        monitor: column of the epoch's row that ReduceLROnPlateau watches (it is the same on all ranks).
+        monitor: column of the epoch's row that ReduceLROnPlateau watches (it is the same on all ranks); a row without it (no
+            evaluation in that epoch) does not count.
     """
 
     def __init__(self, scheduler: Any, every: Optional[str] = None, monitor: str = "loss") -> None:
@@ -185,17 +196,24 @@ class TorchSchedule:
         return self._rates + references[len(self._rates) :]
 
     def after_step(self, timeline: Timeline, step: int, row: Optional[dict[str, Any]]) -> None:
-        """Step the scheduler if it is due: `step` optimizer steps are done; `row` is the epoch's where one ended."""
+        """Step the scheduler if it is due: `step` optimizer steps are done; `row` is the epoch's where one ended.
+
+        Raises:
+            ConfigError: at the end of the run, its row does not have what ReduceLROnPlateau watches.
+        """
         if self.every == "epoch" and row is None:
+            return
+        watches = isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+        if watches and self.monitor not in row:  # no evaluation in this epoch
+            if step >= timeline.total_steps:
+                raise ConfigError(
+                    f"ReduceLROnPlateau watches {self.monitor!r}", f"one of {', '.join(row)}", "TorchSchedule(scheduler, monitor=...)"
+                )
             return
         groups = self.scheduler.optimizer.param_groups
         for group, rate in zip(groups, self._rates):
             set_rate(group, rate)
-        if isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            if self.monitor not in row:
-                raise ConfigError(
-                    f"ReduceLROnPlateau watches {self.monitor!r}", f"one of {', '.join(row)}", "TorchSchedule(scheduler, monitor=...)"
-                )
+        if watches:
             self.scheduler.step(row[self.monitor])
         else:
             self.scheduler.step()

@@ -19,7 +19,7 @@ from hvd_trainer.comm.derived import agree
 from hvd_trainer.comm.on_root import on_root
 from hvd_trainer.data.loader import Loader
 from hvd_trainer.data.stream import StreamLoader
-from hvd_trainer.errors import ConfigError
+from hvd_trainer.errors import CheckpointError, ConfigError
 from hvd_trainer.log import say, warn
 from hvd_trainer.optim.distributed import DistributedOptimizer
 from hvd_trainer.optim.grad_scaler import GradScaler
@@ -29,6 +29,7 @@ from hvd_trainer.optim.scaling import RuleLike, scaling_rule
 from hvd_trainer.optim.schedules import TorchSchedule, as_schedule
 from hvd_trainer.train.callbacks.base import Callback
 from hvd_trainer.train.callbacks.checkpoint import Checkpoint
+from hvd_trainer.train.callbacks.warmup import Warmup
 from hvd_trainer.train.learning_rate import LearningRate
 from hvd_trainer.train.plan_text import plan_text
 from hvd_trainer.train.step import train_step
@@ -214,6 +215,8 @@ class Trainer:
             if self.is_epoch_end:
                 self.history.append(row)
                 self._epoch_loss = Weighted(0.0, 0.0)
+                if self.is_last_step:  # known only now where a stream ended or the run was stopped
+                    self.learning_rate.set_length(self.step)
                 self.learning_rate.after_step(self.step, row)
             else:
                 part_row = [row]
@@ -303,16 +306,27 @@ class Trainer:
         def read() -> dict[str, Any]:
             state, manifest = load(path)
             check_resume(manifest, self.model, self.loader, self._recipe_extras(), path)
+            saved, mine = (_group_sizes(groups) for groups in (state["optimizer"]["param_groups"], self.optimizer.param_groups))
+            if saved != mine:
+                raise CheckpointError(
+                    f"{path} has param groups of {saved} tensors, this run's optimizer has {mine}",
+                    "the groups that were saved",
+                    "make the optimizer with the same groups, or start anew in another folder",
+                )
             return state
 
         # Rank 0 reads and every rank loads the same bytes; nothing is broadcast piece by piece afterwards.
         state = on_root(self.comm, read, self.comm.unique_name("resume.read"))
-        given = [group[REFERENCE] for group in self.optimizer.param_groups]
+        given, given_options = [group[REFERENCE] for group in self.optimizer.param_groups], self._group_options()
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         kept = [group[REFERENCE] for group in self.optimizer.param_groups]
         if kept != given:
             warn(f"note: the learning rates {given} of this start are not used; the checkpoint goes on with {kept}", rank=self.comm.rank)
+        changed = [f"{name}={mine[name]!r} (goes on with {saved[name]!r})" for mine, saved in zip(given_options, self._group_options())
+                   for name in mine if repr(mine[name]) != repr(saved[name])]  # fmt: skip
+        if changed:
+            warn(f"note: the optimizer's {', '.join(dict.fromkeys(changed))} of this start is not used", rank=self.comm.rank)
         self.learning_rate.load_state_dict(state["schedule"])
         if self._scaler and state["scaler"]:
             self._scaler.load_state_dict(state["scaler"])
@@ -337,7 +351,14 @@ class Trainer:
             "lr_scaling": self.rule.name,
             "schedule": self._schedule.kind,
             "optimizer": type(self._user_optimizer).__name__,
+            "warmup": next((callback.describe(self.loader) for callback in self.callbacks[::-1] if isinstance(callback, Warmup)), "none"),
         }
+
+    def _group_options(self) -> list[dict[str, Any]]:
+        """Momentum, weight decay, ... of each param group; without the momentum where a scheduler moves it."""
+        names = [name for name in self.optimizer.defaults if name != "lr"]
+        groups = self.optimizer.param_groups
+        return [{n: g.get(n) for n in names if not ("max_momentum" in g and n in ("momentum", "betas"))} for g in groups]
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """State and manifest of the run as it stands; call on all ranks (their random states are gathered)."""
@@ -362,6 +383,10 @@ class Trainer:
             "torch": torch.__version__,
         }
         return state, manifest
+
+
+def _group_sizes(groups: Sequence[dict[str, Any]]) -> list[int]:
+    return [len(group["params"]) for group in groups]
 
 
 def _named(callbacks: Sequence[Callback]) -> list[tuple[str, Callback]]:

@@ -1,5 +1,6 @@
 """Warm-up and schedules: pure functions of the step, exact at both ends, never above the peak."""
 
+import functools
 import math
 
 import pytest
@@ -177,3 +178,23 @@ def test_torch_schedulers_step_as_they_mean_to():
 def test_plateau_has_no_row_within_an_epoch():
     with pytest.raises(ConfigError, match="ReduceLROnPlateau"):
         TorchSchedule(make_scheduler("ReduceLROnPlateau"), every="step")
+
+
+def test_a_schedule_says_what_it_is():
+    """The text that a checkpoint's recipe holds: equal for equal schedules, another one for others."""
+
+    def halving(step):
+        return 0.5**step
+
+    kinds = {
+        None: "constant()",
+        cosine(20): "cosine(total_epochs=20, final=0)",
+        cosine(total_epochs=20.0): "cosine(total_epochs=20, final=0)",
+        linear(final=0.1): "linear(total_epochs=None, final=0.1)",
+        polynomial(3, 5): "polynomial(power=3, total_epochs=5, final=0)",
+        multistep([1.5, 3]): "multistep([1.5, 3], gamma=0.1)",
+        halving: "function halving",
+        (lambda step: 1.0): "function <lambda>",
+        functools.partial(halving): "function partial",
+    }
+    assert [as_schedule(schedule).kind for schedule in kinds] == list(kinds.values())

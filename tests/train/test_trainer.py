@@ -465,6 +465,75 @@ def test_resume_says_which_rate_counts(tmp_path, capsys):
     assert "0.7" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ({"warmup": {"epochs": 2}}, {"warmup": {"epochs": 1}}, "warmup = 8 steps from the reference rate, this run has 4 steps from"),
+        ({"warmup": {"epochs": 2}}, {}, "this run has none"),
+        ({"warmup": {"epochs": 2}}, {"warmup": {"epochs": 2, "start_factor": 0.1}}, "this run has 8 steps from 0.1 x the peak"),
+        ({"schedule": ht.schedules.cosine(20)}, {"schedule": ht.schedules.cosine(30)}, r"schedule = cosine\(total_epochs=20, final=0\)"),
+        ({}, {"schedule": ht.schedules.cosine(30)}, r"schedule = constant\(\), this run has cosine"),
+        ({"schedule": loss_fn}, {"schedule": make_data}, "schedule = function loss_fn, this run has function make_data"),
+        ({}, {"groups": 2}, r"param groups of \[4\] tensors, this run's optimizer has \[2, 2\]"),
+    ],
+)
+def test_changed_recipes_are_refused(first, second, words, tmp_path):
+    def fit(warmup=None, groups=1, schedule=None, **fit):
+        if schedule in (loss_fn, make_data):  # only its name counts
+
+            def function(step):
+                return 1.0
+
+            function.__qualname__, schedule = schedule.__qualname__, function
+        callbacks = [ht.Checkpoint(tmp_path), *([ht.Warmup(**warmup)] if warmup else [])]
+
+        def optimizer(params):
+            params = list(params)
+            size = len(params) // groups
+            return torch.optim.SGD([{"params": params[at : at + size]} for at in range(0, len(params), size)], lr=0.1)
+
+        trainer = make_trainer(callbacks=callbacks, schedule=schedule, optimizer=optimizer)
+        trainer.fit(make_loader(trainer.comm), **fit)
+
+    fit(**first, epochs=1)
+    fit(**first, epochs=2, resume="auto")
+    with pytest.raises(CheckpointError, match=words):
+        fit(**second, epochs=3, resume="auto")
+
+
+def test_resume_says_which_momentum_counts(tmp_path, capsys):
+    def fit(epochs, **options):
+        trainer = make_trainer(callbacks=[ht.Checkpoint(tmp_path)], optimizer=lambda p: torch.optim.SGD(p, lr=0.1, **options))
+        trainer.fit(make_loader(trainer.comm), epochs=epochs, resume="auto")
+        return capsys.readouterr().err
+
+    fit(1, momentum=0.9, weight_decay=0.01)
+    assert "note" not in fit(2, momentum=0.9, weight_decay=0.01)
+    assert "momentum=0.5 (goes on with 0.9), weight_decay=0 (goes on with 0.01) of this start" in fit(3, momentum=0.5)
+
+
+@pytest.mark.parametrize("kind", ["OneCycleLR", "CyclicLR"])
+def test_a_momentum_that_a_scheduler_moves_is_no_change(kind, tmp_path, capsys):
+    train_in_two_parts(lambda callbacks: make_trainer(callbacks=callbacks, scheduler=SCHEDULERS[kind]), 2, tmp_path, epochs=1)
+    assert "note" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("length", [5, 4])
+def test_plateau_on_a_metric_of_every_second_epoch(length):
+    def plateau(optimizer):
+        scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+        return ht.schedules.TorchSchedule(scheduler, monitor="n")
+
+    def fit(**options):
+        metrics = lambda model, data: {"n": ht.Weighted(len(data[0]), 1)}  # noqa: E731
+        trainer = make_trainer(callbacks=[ht.Evaluate(make_data(5), metrics, every_epochs=2, **options)], scheduler=plateau)
+        return trainer.fit(make_loader(trainer.comm), epochs=length)
+
+    assert [row["lr"] for row in fit()] == pytest.approx([0.2, 0.2, 0.2, 0.2, 0.1][:length])
+    with pytest.raises(ConfigError, match="ReduceLROnPlateau watches 'n'(.|\n)*val_n"):
+        fit(prefix="val_")
+
+
 # -- what is refused ------------------------------------------------------------------------------------------------
 
 

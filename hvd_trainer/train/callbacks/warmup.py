@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Optional, Union
 
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.train.callbacks.base import Callback
 
 if TYPE_CHECKING:
+    from hvd_trainer.data.loader import Loader
+    from hvd_trainer.data.stream import StreamLoader
     from hvd_trainer.train.trainer import Trainer
 
 
@@ -60,6 +62,12 @@ class Warmup(Callback):
         if "steps" in self._length:
             return self._length["steps"]
         return self._length["samples"] / global_batch
+
+    def describe(self, loader: Union[Loader, StreamLoader]) -> str:
+        """Length and start, for a checkpoint's recipe."""
+        steps = self.num_steps(loader.steps_per_epoch, loader.plan.global_batch)
+        start = "the reference rate" if self._start_factor is None else f"{self._start_factor:g} x the peak"
+        return f"{steps:g} steps from {start}" if steps else "none"
 
     def fit_start(self, trainer: Trainer) -> None:
         steps = self.num_steps(trainer.loader.steps_per_epoch, trainer.loader.plan.global_batch)
