@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Optional, Union
 
 from hvd_trainer.errors import ConfigError, DataError
+from hvd_trainer.values import as_whole
 
 
 def split_evenly(count: int, num_parts: int) -> list[int]:
@@ -59,20 +60,20 @@ class BatchPlan:
             value = getattr(self, name)
             if value is None and name == "micro_batch":
                 continue
-            if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < 1:
+            if (as_whole(value) or 0) < 1:
                 raise ConfigError(
                     f"BatchPlan({name}={value!r})", "a whole number >= 1", f"pass the number of samples as {name}="
                 )
-            object.__setattr__(self, name, int(value))
+            object.__setattr__(self, name, as_whole(value))
         ref = self.reference_batch
-        if ref is not None and (
-            isinstance(ref, bool) or not (hasattr(ref, "__index__") or isinstance(ref, Fraction)) or ref <= 0
-        ):
+        whole = ref if isinstance(ref, Fraction) else as_whole(ref)
+        if ref is not None and (whole or 0) <= 0:
             raise ConfigError(
                 f"BatchPlan(reference_batch={ref!r})",
                 "a whole number >= 1: the global batch for which the learning rate was tuned",
                 "leave it out to scale by the number of ranks",
             )
+        object.__setattr__(self, "reference_batch", whole)
         if self.global_batch < self.num_ranks:
             raise ConfigError(
                 f"BatchPlan(global_batch={self.global_batch}, num_ranks={self.num_ranks}): some ranks would never get a sample",

@@ -1,10 +1,12 @@
-"""A loss (or a metric) is a sum and its weight; the mean is taken once, after everything was added."""
+"""A loss (or a metric) is a sum and its weight; the mean is taken once, after everything was added. And plain numbers."""
 
 from __future__ import annotations
 
 import math
+import numbers
+import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from hvd_trainer.errors import LossError
 
@@ -71,3 +73,32 @@ class Weighted:
 def _plain(value: Number) -> float:
     """torch warns where a float is taken of a tensor that still has its graph."""
     return float(value.detach() if hasattr(value, "detach") else value)
+
+
+def as_whole(value: Any) -> Optional[int]:
+    """The int that a whole number of any library is; None for a truth value, a fraction and everything else.
+
+    Example:
+        >>> import numpy as np, torch
+        >>> [as_whole(value) for value in (8, np.int64(8), torch.tensor(8))]
+        [8, 8, 8]
+        >>> [as_whole(value) for value in (True, np.True_, 8.0, np.array(8.7), torch.tensor(8.7), "8", None)]
+        [None, None, None, None, None, None, None]
+    """
+    if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
+        return None
+    try:
+        return operator.index(value)  # int() would cut a tensor of 8.7
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def as_number(value: Any) -> Any:
+    """A real number of any library (numpy's, a Fraction) as a float; everything else as it is, for others to refuse.
+
+    Example:
+        >>> from fractions import Fraction
+        >>> as_number(Fraction(1, 2)), as_number(None), as_number(True)
+        (0.5, None, True)
+    """
+    return float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else value

@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
 from hvd_trainer.errors import ConfigError, DataError
 from hvd_trainer.plan import BatchPlan, split_evenly
@@ -97,6 +98,8 @@ def test_numpy_integers_are_numbers():
         {"global_batch": 0}, {"global_batch": -4}, {"global_batch": 8.0}, {"global_batch": True}, {"global_batch": "8"},
         {"global_batch": None}, {"num_ranks": 0}, {"micro_batch": 0}, {"micro_batch": 2.5}, {"reference_batch": 0},
         {"reference_batch": 0.5}, {"reference_batch": True}, {"reference_batch": "64"}, {"global_batch": 1, "num_ranks": 2},
+        {"global_batch": torch.tensor(8.7)}, {"global_batch": np.array(8.7)}, {"global_batch": np.True_}, {"global_batch": torch.tensor(True)},
+        {"reference_batch": torch.tensor(8.5)}, {"reference_batch": np.True_}, {"reference_batch": np.float64(4)},
     ],
     ids=repr,
 )  # fmt: skip
@@ -104,6 +107,12 @@ def test_plans_that_cannot_be(arguments):
     name = next(iter(arguments))
     with pytest.raises(ConfigError, match=name):
         BatchPlan(**{"global_batch": 8, "num_ranks": 2, **arguments})
+
+
+def test_whole_numbers_of_other_libraries():
+    plan = BatchPlan(np.int64(8), torch.tensor(2), torch.tensor(4), np.uint8(3))
+    assert plan == BatchPlan(8, 2, 4, 3)
+    assert {type(getattr(plan, name)) for name in ("global_batch", "num_ranks", "reference_batch", "micro_batch")} == {int}
 
 
 def test_no_samples():

@@ -20,6 +20,7 @@ from hvd_trainer.data.step_batch import StepBatch
 from hvd_trainer.data.workers import Reading, Workers
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.plan import BatchPlan
+from hvd_trainer.values import as_whole
 
 
 class Loader:
@@ -77,6 +78,10 @@ class Loader:
             raise ConfigError(
                 f"the plan is for {plan.num_ranks} ranks, the job has {comm.size}", "the same number", "BatchPlan(num_ranks=comm.size, ...)"
             )
+        whole_seed = as_whole(seed)
+        if whole_seed is None:
+            raise ConfigError(f"Loader(seed={seed!r})", "a whole number: the order of the samples is a function of it", "seed=0, or leave it out")
+        seed = whole_seed
         self.dataset, self.plan, self.comm = dataset, plan, comm
         self._sampler = sampler
         if sampler is not None:
@@ -204,5 +209,6 @@ class Loader:
 
 
 def _check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+    whole = as_whole(value)
+    if whole is None or whole < least:
         raise ConfigError(f"Loader({name}={value!r})", f"a whole number >= {least}", f"{name}=2")

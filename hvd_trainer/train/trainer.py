@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -33,9 +34,10 @@ from hvd_trainer.train.callbacks.warmup import Warmup
 from hvd_trainer.train.learning_rate import LearningRate
 from hvd_trainer.train.plan_text import plan_text
 from hvd_trainer.train.step import train_step
-from hvd_trainer.values import Weighted
+from hvd_trainer.values import Weighted, as_number, as_whole
 
 PRECISIONS = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+ALIASES = {"fp32": "float32", "torch.float32": "float32", "bfloat16": "bf16", "torch.bfloat16": "bf16", "float16": "fp16", "torch.float16": "fp16"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Trainer:
         clip_norm: clip the averaged gradient to this 2-norm.
         clip_value: clamp each component of the averaged gradient.
         precision: "float32" (the model as it is), "bf16" or "fp16" (autocast; fp16 with a scaler whose skips are decided
-            for all ranks at once).
+            for all ranks at once); or torch's dtypes.
 
     Raises:
         ConfigError: no parameters, a model on another device, an optimizer that is wrapped already, ...
@@ -109,18 +111,20 @@ class Trainer:
         clip_value: Optional[float] = None,
         precision: str = "float32",
     ) -> None:
+        callbacks = _listed(callbacks)
         _check_parts(comm, model, optimizer, loss_fn, callbacks)
-        if precision not in PRECISIONS:
+        precision = ALIASES.get(str(precision), precision)
+        if not isinstance(precision, str) or precision not in PRECISIONS:
             raise ConfigError(f"precision={precision!r}", ", ".join(PRECISIONS), 'precision="bf16"')
         self._autocast = PRECISIONS[precision]
         self._scaler = GradScaler(comm.device.type) if precision == "fp16" else None
         self.comm, self.model, self.loss_fn = comm, model, loss_fn
-        self.callbacks = list(callbacks)
+        self.callbacks = callbacks
         self.rule = scaling_rule(lr_scaling)
         self._schedule = as_schedule(schedule)
         self._schedule_counts = schedule is not None and not isinstance(self._schedule, TorchSchedule)
         self._user_optimizer = optimizer
-        self._wrap_arguments = {"loss_reduction": loss_reduction, "clip_norm": clip_norm, "clip_value": clip_value}
+        self._wrap_arguments = {"loss_reduction": loss_reduction, "clip_norm": as_number(clip_norm), "clip_value": as_number(clip_value)}
         self.optimizer: Optional[DistributedOptimizer] = None
         self.loader: Union[Loader, StreamLoader, None] = None
         self.learning_rate: Optional[LearningRate] = None
@@ -153,7 +157,7 @@ class Trainer:
         self.total_steps = self.step
 
     def fit(
-        self, loader: Union[Loader, StreamLoader], epochs: Optional[int] = None, *, steps: Optional[int] = None, resume: Optional[str] = None
+        self, loader: Union[Loader, StreamLoader], epochs: Optional[int] = None, *, steps: Optional[int] = None, resume: Union[str, os.PathLike, None] = None
     ) -> list[dict[str, Any]]:
         """Train up to a number of epochs or steps, counted from the first start (a second call goes on).
 
@@ -179,6 +183,7 @@ class Trainer:
         Raises:
             ConfigError, CheckpointError, LossError, NonFiniteError: on all ranks.
         """
+        _check_fit(loader, resume)
         total_steps = _total_steps(loader, epochs, steps)
         if total_steps == math.inf and self._schedule_counts:
             raise ConfigError(
@@ -191,7 +196,7 @@ class Trainer:
         elif loader is not self.loader:
             raise ConfigError("fit() was called again with another loader", "the same loader", "make a new Trainer for other data")
         self.total_steps = total_steps
-        self._total_epochs = epochs if total_steps == math.inf else math.inf
+        self._total_epochs = as_whole(epochs) if total_steps == math.inf else math.inf
         self.learning_rate.set_length(total_steps)
         try:
             return self._loop()
@@ -401,15 +406,31 @@ def _named(callbacks: Sequence[Callback]) -> list[tuple[str, Callback]]:
     return named
 
 
+def _check_fit(loader: Any, resume: Any) -> None:
+    if not isinstance(loader, (Loader, StreamLoader)):
+        is_torch = isinstance(loader, torch.utils.data.DataLoader)
+        fix = "ht.Loader.from_dataloader(dataloader, comm)" if is_torch else "ht.Loader(dataset, ht.BatchPlan(...), comm)"
+        raise ConfigError(f"fit({type(loader).__name__})", "an ht.Loader or ht.StreamLoader: it gives each rank its share", fix)
+    if resume is not None and not isinstance(resume, (str, os.PathLike)):
+        raise ConfigError(f"fit(resume={resume!r})", 'None, "auto", or a folder of ht.Checkpoint', 'resume="auto"; to start anew leave it out')
+
+
 def _total_steps(loader: Union[Loader, StreamLoader], epochs: Optional[int], steps: Optional[int]) -> float:
     if (epochs is None) == (steps is None):
         raise ConfigError(f"fit(epochs={epochs}, steps={steps})", "one of the two", "trainer.fit(loader, epochs=20)")
     name, value = ("epochs", epochs) if steps is None else ("steps", steps)
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
+    whole = as_whole(value)
+    if whole is None or whole < 1:
         raise ConfigError(f"fit({name}={value!r})", "a whole number >= 1", f"{name}=20")
     if steps is not None:
-        return int(value)
-    return int(value) * loader.steps_per_epoch if isinstance(loader.steps_per_epoch, int) else math.inf
+        return whole
+    return whole * loader.steps_per_epoch if isinstance(loader.steps_per_epoch, int) else math.inf
+
+
+def _listed(callbacks: Any) -> list:
+    if isinstance(callbacks, (Callback, str)) or not isinstance(callbacks, Iterable):
+        raise ConfigError(f"Trainer(callbacks={callbacks!r})", "a list of callbacks", "callbacks=[ht.Progress()], or leave it out")
+    return list(callbacks)
 
 
 def _check_parts(comm: Any, model: Any, optimizer: Any, loss_fn: Any, callbacks: Any) -> None:

@@ -199,3 +199,15 @@ def test_fill_up_gives_every_rank_the_same_number_of_micro_batches():
         assert x.shape == (0, 1)
         assert named["y"].shape == (0,)
     assert sum(count for steps in ranks for step in steps for count, _, _ in step) == 10
+
+
+def test_seeds():
+    def order(seed):
+        loader = Loader(list(range(9)), BatchPlan(3, 1), SingleCommunicator(), seed=seed)
+        assert type(loader.seed) is int  # a checkpoint's manifest is JSON
+        return [batch.tolist() for batch in loader]
+
+    assert order(np.int64(5)) == order(5) != order(6)
+    for bad in (None, 1.5, "1", True, np.float32(2)):
+        with pytest.raises(ConfigError, match=r"Loader\(seed="):
+            order(bad)

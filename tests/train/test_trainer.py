@@ -2,6 +2,7 @@
 
 import json
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -537,8 +538,40 @@ def test_plateau_on_a_metric_of_every_second_epoch(length):
 # -- what is refused ------------------------------------------------------------------------------------------------
 
 
+def test_numbers_of_other_libraries():
+    watch = Watch()
+    trainer = make_trainer(callbacks=[watch, ht.Warmup(epochs=Fraction(5, 4))], clip_norm=np.float32(0.5), clip_value=Fraction(9))
+    trainer.fit(make_loader(trainer.comm), epochs=torch.tensor(2))
+    assert watch.rates == pytest.approx([0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.2, 0.2])
+    assert ht.Warmup(np.int64(3)).num_steps(2, 1) == 6
+    for bad in ("1", True, math.nan, torch.ones(2)):
+        with pytest.raises(ConfigError, match="Warmup"):
+            ht.Warmup(bad)
+        with pytest.raises(ConfigError, match="Warmup"):
+            ht.Warmup(1, start_factor=bad)
+
+
+@pytest.mark.parametrize("precision", ["fp32", torch.float32, "bfloat16", torch.bfloat16, torch.float16, "float16"], ids=str)
+def test_names_of_precision(precision):
+    assert make_trainer(precision=precision).fit(make_loader(SingleCommunicator()), steps=1) if "32" in str(precision) else make_trainer(precision=precision)
+    for bad in (torch.float64, "half", 16, None):
+        with pytest.raises(ConfigError, match="precision="):
+            make_trainer(precision=bad)
+
+
+def test_what_fit_cannot_take():
+    comm = SingleCommunicator()
+    for resume in (True, False, 3):
+        with pytest.raises(ConfigError, match=f"fit\\(resume={resume}\\)(.|\n)*resume=\"auto\""):
+            make_trainer(comm).fit(make_loader(comm), epochs=1, resume=resume)
+    with pytest.raises(ConfigError, match=r"fit\(DataLoader\)(.|\n)*ht.Loader.from_dataloader"):
+        make_trainer(comm).fit(torch.utils.data.DataLoader(make_data()), epochs=1)
+    with pytest.raises(ConfigError, match=r"fit\(TensorDataset\)(.|\n)*ht.Loader\("):
+        make_trainer(comm).fit(make_data(), epochs=1)
+
+
 @pytest.mark.parametrize(
-    "length", [{}, {"epochs": 1, "steps": 1}, {"epochs": 0}, {"steps": -1}, {"epochs": 1.5}, {"epochs": True}, {"steps": "3"}], ids=repr
+    "length", [{"epochs": torch.tensor(1.7)}, {"steps": np.float64(2.0)}, {"steps": np.True_}, {}, {"epochs": 1, "steps": 1}, {"epochs": 0}, {"steps": -1}, {"epochs": 1.5}, {"epochs": True}, {"steps": "3"}], ids=repr
 )
 def test_lengths_that_cannot_be(length):
     trainer = make_trainer()
@@ -559,6 +592,8 @@ def test_parts_that_cannot_be():
         ({"optimizer": None}, "optimizer="),
         ({"loss_fn": "mse"}, "loss_fn="),
         ({"callbacks": [ht.Progress]}, "not the class"),
+        ({"callbacks": ht.Progress()}, "a list of callbacks"),
+        ({"callbacks": None}, "a list of callbacks"),
         ({"schedule": 0.1}, "schedule="),
         ({"lr_scaling": "double"}, "lr_scaling="),
     ]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hvd_trainer.errors import ConfigError
+from hvd_trainer.values import as_whole
 
 if TYPE_CHECKING:
     from hvd_trainer.train.trainer import StepReport, Trainer
@@ -52,5 +53,6 @@ class Callback:
 
 def check_whole(owner: str, name: str, value: Any, least: int = 1) -> None:
     """Raise ConfigError unless the option is a whole number of at least `least`."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+    whole = as_whole(value)
+    if whole is None or whole < least:
         raise ConfigError(f"{owner}({name}={value!r})", f"a whole number >= {least}", f"leave {name} out")

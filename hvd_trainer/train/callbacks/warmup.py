@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Optional, Union
 
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.train.callbacks.base import Callback
+from hvd_trainer.values import as_number
 
 if TYPE_CHECKING:
     from hvd_trainer.data.loader import Loader
@@ -42,10 +43,12 @@ class Warmup(Callback):
         samples: Optional[float] = None,
         start_factor: Optional[float] = None,
     ) -> None:
-        given = {name: value for name, value in (("epochs", epochs), ("steps", steps), ("samples", samples)) if value is not None}
-        if len(given) != 1 or not all(isinstance(value, (int, float)) and 0 <= value < math.inf for value in given.values()):
+        lengths = (("epochs", as_number(epochs)), ("steps", as_number(steps)), ("samples", as_number(samples)))
+        given = {name: value for name, value in lengths if value is not None}
+        if len(given) != 1 or not all(isinstance(value, float) and 0 <= value < math.inf for value in given.values()):
             raise ConfigError(f"Warmup({given})", "exactly one of epochs, steps and samples, >= 0", "ht.Warmup(epochs=5)")
-        if start_factor is not None and not 0 <= start_factor <= 1:
+        start_factor = as_number(start_factor)
+        if start_factor is not None and not (isinstance(start_factor, float) and 0 <= start_factor <= 1):
             raise ConfigError(f"Warmup(start_factor={start_factor!r})", "a fraction of the peak, 0..1", "leave it out")
         self._length = given
         self._start_factor = start_factor
