@@ -28,7 +28,7 @@ class Store:
     """
 
     def __init__(self, folder: str | os.PathLike, keep: int = 3) -> None:
-        self.folder, self.keep = Path(folder), keep
+        self.folder, self.keep = Path(folder).expanduser(), keep
 
     def save(self, step: int, state: dict[str, Any], manifest: dict[str, Any]) -> Path:
         """Write one checkpoint; what was there before stays loadable until this one is complete.
@@ -120,7 +120,7 @@ def load(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises:
         CheckpointError: there is none, it is of another format, or a file is damaged.
     """
-    folder = Path(path)
+    folder = Path(path).expanduser()
     if not (folder / "manifest.json").is_file():
         latest = Store(folder).latest()
         if latest is None:

@@ -174,7 +174,7 @@ class Trainer:
             loader: batches for this rank, from indices or from a stream.
             epochs: whole passes, >= 1. Give epochs or steps.
             steps: optimizer steps, >= 1; the run may end within an epoch.
-            resume: None: start anew; "auto": from the newest checkpoint of the Checkpoint callback, if there is one;
+            resume: None: start anew; "auto": from the newest checkpoint of the Checkpoint callbacks, if there is one;
                 or a folder of ht.Checkpoint.
 
         Returns:
@@ -304,8 +304,12 @@ class Trainer:
         stores = [callback.store for callback in self.callbacks if isinstance(callback, Checkpoint)]
         if not stores:
             raise ConfigError('resume="auto" without ht.Checkpoint among the callbacks', "a Checkpoint, which says where", 'ht.Checkpoint("runs/a")')
-        newest = on_root(self.comm, stores[0].latest, self.comm.unique_name("resume.find"))
-        return None if newest is None else str(newest)
+
+        def newest() -> Optional[str]:
+            found = [path for path in (store.latest() for store in stores) if path is not None]
+            return str(max(found, key=lambda path: path.name)) if found else None  # names rise with the steps
+
+        return on_root(self.comm, newest, self.comm.unique_name("resume.find"))
 
     def _resume(self, path: str) -> None:
         def read() -> dict[str, Any]:

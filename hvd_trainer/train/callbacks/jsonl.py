@@ -24,7 +24,7 @@ class JsonLines(Callback):
 
     def __init__(self, path: str | os.PathLike, every_steps: int = 0) -> None:
         check_whole("JsonLines", "every_steps", every_steps, least=0)
-        self._path, self._every_steps = Path(path), every_steps
+        self._path, self._every_steps = Path(path).expanduser(), every_steps
 
     def fit_start(self, trainer: Trainer) -> None:
         if trainer.comm.rank != 0:

@@ -25,7 +25,7 @@ class TensorBoard(Callback):
 
     def __init__(self, folder: str | os.PathLike, every_steps: int = 10) -> None:
         check_whole("TensorBoard", "every_steps", every_steps)
-        self._folder, self._every_steps = os.fspath(folder), every_steps
+        self._folder, self._every_steps = os.path.expanduser(folder), every_steps
         self._writer: Any = None
 
     def fit_start(self, trainer: Trainer) -> None:

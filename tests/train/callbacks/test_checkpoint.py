@@ -1,5 +1,7 @@
 """When checkpoints are written, and that a failed write is an error on every rank."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ import hvd_trainer as ht
 from hvd_trainer.checkpoint.store import load
 from hvd_trainer.errors import CheckpointError, ConfigError
 from tests.fake_comm import run_threads
-from tests.train.small import make_loader, make_trainer, parameters
+from tests.train.small import Watch, make_loader, make_trainer, parameters
 
 
 def steps_in(folder):
@@ -93,3 +95,26 @@ def test_a_failed_write_is_an_error_on_every_rank(tmp_path):
 def test_options_that_cannot_be(option, value):
     with pytest.raises(ConfigError, match=f"Checkpoint\\({option}="):
         ht.Checkpoint("x", **{option: value})
+
+
+def test_auto_takes_the_newest_of_several_folders(tmp_path):
+    """One every few steps on a fast disk, one an epoch to keep."""
+
+    def fit(steps, callbacks):
+        trainer = make_trainer(callbacks=[*callbacks, watch := Watch()])
+        trainer.fit(make_loader(trainer.comm), steps=steps, resume="auto")
+        return watch.reports[0].step
+
+    rare, often = tmp_path / "rare", tmp_path / "often"
+    fit(4, [ht.Checkpoint(rare)])
+    fit(6, [ht.Checkpoint(rare, every_epochs=9), ht.Checkpoint(often)])
+    shutil.rmtree(rare / "step-0000000006")
+    assert fit(8, [ht.Checkpoint(rare), ht.Checkpoint(often)]) == 7
+
+
+def test_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for steps, resume in ((2, None), (3, "auto"), (4, "~/runs/a")):
+        trainer = make_trainer(callbacks=[ht.Checkpoint("~/runs/a"), ht.JsonLines("~/log")])
+        trainer.fit(make_loader(trainer.comm), steps=steps, resume=resume)
+    assert (tmp_path / "runs/a/step-0000000004").is_dir() and (tmp_path / "log").is_file()
