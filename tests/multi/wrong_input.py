@@ -16,6 +16,8 @@ import hvd_trainer as ht
 from tests.multi.cases import CASES, loss_function, make_data, make_model
 
 INIT = {
+    "mpi engine with gloo": {"engine": "mpi", "backend": "gloo"},
+    "single engine on 2 ranks": {"engine": "single"},
     "unknown backend": {"backend": "ncll"},
     "unknown engine": {"engine": "horovd"},
     "nccl without gpu": {"backend": "nccl"},
@@ -80,7 +82,29 @@ def main(comm, mistake, folder):
         data = torch.utils.data.Subset(data, [])
     if mistake == "data sets differ" and comm.rank == 1:
         data = torch.utils.data.Subset(data, range(100))
+    if mistake == "data set raises at one index":
+        data = [(x, y) for x, y in data]
+        data[50] = None  # the collate function meets it on one rank
     callbacks = []
+    if mistake == "metric named loss":
+        callbacks.append(ht.Evaluate(data, lambda model, batch: {"loss": ht.Weighted(1.0, 1)}))
+    if mistake == "empty validation set":
+        callbacks.append(ht.Evaluate([], lambda model, batch: {}))
+    if mistake == "validation sets differ":
+        callbacks.append(ht.Evaluate(list(range(10 + comm.rank)), lambda model, batch: {"n": ht.Weighted(1.0, 1)}))
+    if mistake == "checkpoint folder is a file":
+        (folder / "file").write_text("")
+        callbacks.append(ht.Checkpoint(folder / "file"))
+    if mistake == "negative warm-up":
+        callbacks.append(ht.Warmup(epochs=-1))
+    if mistake == "early stop on nothing":
+        callbacks.append(ht.EarlyStop("val_los"))
+    if mistake == "lbfgs":
+        optimizer = torch.optim.LBFGS(parameters)
+    if mistake == "optimizer wrapped already":
+        optimizer = ht.DistributedOptimizer(optimizer, comm)
+    if mistake == "init twice":
+        ht.init()
     if mistake == "callback raises on rank 1":
         callbacks.append(RaisesOnRank1())
     if mistake == "metric is a mean":
@@ -89,9 +113,13 @@ def main(comm, mistake, folder):
         callbacks.append(ht.Progress)
     schedule = (lambda step: math.nan) if mistake == "schedule gives nan" else None
     scaling = "quadratic" if mistake == "unknown scaling rule" else "linear"
-    trainer = ht.Trainer(comm, model, optimizer, loss_fn(mistake, comm, folder), callbacks=callbacks, schedule=schedule, lr_scaling=scaling)
+    options = {"precision": "int8"} if mistake == "unknown precision" else {}
+    trainer = ht.Trainer(
+        comm, model, optimizer, loss_fn(mistake, comm, folder), callbacks=callbacks, schedule=schedule, lr_scaling=scaling, **options
+    )
     resume = {"resume another model": str(folder / "runs"), "resume from nothing": str(folder / "none")}.get(mistake)
-    trainer.fit(ht.Loader(data, plan, comm), epochs=2, resume=resume)
+    epochs = {"no epochs": None, "half an epoch": 0.5}.get(mistake, 2)
+    trainer.fit(ht.Loader(data, plan, comm), epochs=epochs, resume=resume)
 
 
 def save_a_run(folder):
