@@ -31,12 +31,18 @@ def main(comm, config):
     plan = ht.BatchPlan(config["global_batch"], comm.size, reference_batch=256)
     adams = [torch.optim.Adam(model.parameters(), config["lr"], (0.5, 0.9)) for model in (generator, discriminator)]
     g_opt, d_opt = (ht.DistributedOptimizer(adam, comm, lr_scaling="sqrt", plan=plan) for adam in adams)
-    started_s = time.perf_counter()
+    steps, started_s = config["steps"], time.perf_counter()
+    rates = [ht.LearningRate(opt, ht.schedules.linear(), steps, steps) for opt in (g_opt, d_opt)]
     for step in ht.Loader(TensorDataset(points, torch.randn(count, 4)), plan, comm, shuffle=False).epoch(0):
+        for rate in rates:
+            rate.apply(g_opt.steps_done)
         d_opt.zero_grad()  # here, because the generator's backward has left gradients in the discriminator
         for micro in step:
             real, noise = micro.data
-            total = softplus(-discriminator(real)).sum() + softplus(discriminator(generator(noise).detach())).sum()
+            score = discriminator(real.requires_grad_())
+            (slope,) = torch.autograd.grad(score.sum(), real, create_graph=True)  # kept small (arXiv 1801.04406)
+            fake_score = discriminator(generator(noise).detach())
+            total = softplus(-score).sum() + softplus(fake_score).sum() + 0.25 * slope.square().sum()
             d_opt.backward(ht.Weighted(total, len(real)), last=micro.last)
         d_opt.step()
         g_opt.zero_grad()

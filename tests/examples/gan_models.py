@@ -22,10 +22,9 @@ def main(comm, config):
 
     comm._allreduce_ = record
     generator, discriminator = gan.main(comm, {**config, "json": ""})
-    folder = Path(config["folder"])
-    Path(folder, f"sent-{comm.size}-{comm.rank}.json").write_text(json.dumps(sent))
+    Path(config["folder"], f"sent-{comm.size}-{comm.rank}.json").write_text(json.dumps(sent))
     if comm.rank == 0:
-        torch.save([*generator.parameters(), *discriminator.parameters()], folder / f"{comm.size}.pt")
+        torch.save([*generator.parameters(), *discriminator.parameters()], Path(config["folder"], f"{comm.size}.pt"))
 
 
 if __name__ == "__main__":

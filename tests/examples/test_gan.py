@@ -1,20 +1,55 @@
-"""gan.py: two optimizers in one loop; the models of 2 ranks are those of 1, and each backward sends its own gradients."""
+"""gan.py: two optimizers in one loop; the models of 2 ranks are those of plain torch, and each backward sends its own gradients."""
 
 import json
+import math
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import softplus
 
 from tests.examples.start import run_example
 from tests.harness import run_ranks
 
 
-def test_models_of_two_ranks_are_those_of_one(tmp_path):
-    for launcher, num_ranks in (("alone", 1), ("mpirun", 2)):
-        run_ranks(launcher, num_ranks, ["-m", "tests.examples.gan_models", tmp_path], timeout_s=120).ok()
-    alone, together = (torch.load(tmp_path / f"{n}.pt") for n in (1, 2))
-    assert len(alone) == 12
-    assert max((a - b).abs().max().item() for a, b in zip(alone, together)) <= 1e-10
+def plain_torch(global_batch, steps, lr):
+    """What examples/gan.py does, for one process, with whole batches and torch alone; the parameters of both models."""
+    torch.manual_seed(0)
+    angle, count = torch.arange(8) * (math.pi / 4), steps * global_batch
+    centres = 2 * torch.stack([angle.cos(), angle.sin()], 1)
+    points = centres[torch.randint(8, (count,))] + 0.1 * torch.randn(count, 2)
+    generator, discriminator = (
+        nn.Sequential(nn.Linear(i, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, o)) for i, o in ((4, 2), (2, 1))
+    )
+    noise = torch.randn(count, 4)
+    # Rate and batch as examples/gan.py makes them: the square root of the batch over 256, down to 0 in a straight line.
+    lr *= math.sqrt(global_batch / 256)
+    g_opt, d_opt = (torch.optim.Adam(m.parameters(), lr, (0.5, 0.9)) for m in (generator, discriminator))
+    for step, (real, z) in enumerate(zip(points.split(global_batch), noise.split(global_batch))):
+        g_opt.param_groups[0]["lr"] = d_opt.param_groups[0]["lr"] = lr * (1 - step / steps)
+        real = real.clone().requires_grad_()
+        d_opt.zero_grad()
+        score = discriminator(real)
+        (slope,) = torch.autograd.grad(score.sum(), real, create_graph=True)
+        fake_score = discriminator(generator(z).detach())
+        (softplus(-score).mean() + softplus(fake_score).mean() + 0.25 * slope.square().sum(1).mean()).backward()
+        d_opt.step()
+        g_opt.zero_grad()
+        softplus(-discriminator(generator(z))).mean().backward()
+        g_opt.step()
+    return [*generator.parameters(), *discriminator.parameters()]
+
+
+def test_models_of_two_ranks_are_those_of_plain_torch(tmp_path):
+    run_ranks("mpirun", 2, ["-m", "tests.examples.gan_models", tmp_path], timeout_s=120).ok()
+    found = torch.load(tmp_path / "2.pt")
+    torch.set_default_dtype(torch.float64)
+    try:
+        expected = plain_torch(global_batch=33, steps=30, lr=1e-3)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert len(found) == 12
+    assert max((a - b).abs().max().item() for a, b in zip(found, expected)) <= 1e-10
 
     # One bucket a model: the discriminator's, then the generator's, and so on; nothing of the one in the other's step.
     for rank in (0, 1):
@@ -31,7 +66,7 @@ def test_starts_under_horovodrun(tmp_path):
 
 @pytest.mark.slow
 def test_finds_the_ring(tmp_path):
-    """27 s of one core. Measured: 92 % near a centre, 8 of 8 centres."""
-    _, result = run_example("gan.py", "alone", 1, tmp_path / "result.json", timeout_s=280)
+    """15 s on two cores. Measured: 0.8 of the points near a centre, 0.78 to 0.82 with four seeds."""
+    _, result = run_example("gan.py", "mpirun", 2, tmp_path / "result.json", timeout_s=280)
     assert result["centres"] == 8
-    assert result["on_ring"] >= 0.8
+    assert result["on_ring"] >= 0.7
