@@ -1,6 +1,6 @@
 # make setup      environment, requirements, Horovod        make test       the tests, without the slow ones
 # make train      train the digits example on 2 ranks       make test-rest  the slow ones
-# make horovod    try the Horovod build again               make test-all   everything
+# make horovod    try the Horovod build again               make test-all   everything, with minutes of training
 # make doctor     what is here and what is missing          make clean      remove what make made
 #
 # Variables, as in `make setup PYTHON=python3.12`; give them each time or export them.
@@ -39,7 +39,7 @@ SITE_MPICXX := $(if $(SITE_MPICC),$(dir $(SITE_MPICC))mpicxx)
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-rest test-all horovod doctor lint clean
+.PHONY: help setup train test test-rest test-proof test-all horovod doctor lint clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^SHELL/q' Makefile
@@ -100,9 +100,11 @@ train: setup
 # `-m pytest` keeps the checkout on the path; exit code 5 says that nothing was selected, which is no failure.
 PYTEST = $(BIN)/python -m pytest -q
 test: setup
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not proof"
 test-rest: setup
-	$(PYTEST) -m slow || [ $$? -eq 5 ]
+	$(PYTEST) -m "slow and not proof" || [ $$? -eq 5 ]
+test-proof: setup
+	$(PYTEST) -m proof || [ $$? -eq 5 ]
 test-all: setup
 	$(PYTEST)
 

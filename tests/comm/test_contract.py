@@ -13,19 +13,30 @@ CASES = [
     ("alone", "mpi", "mpi", 1),
     ("alone", "horovod", "mpi", 1),
     ("alone", "horovod", "gloo", 1),
+    ("alone", "torch", "gloo", 1),
     *[("mpirun", "mpi", "mpi", np) for np in (1, 2, 3, 4)],
     *[("mpirun", "horovod", "mpi", np) for np in (2, 3, 4)],
     ("horovodrun-mpi", "horovod", "mpi", 2),
-    pytest.param("horovodrun-mpi", "mpi", "mpi", 2, marks=pytest.mark.slow),
+    ("horovodrun-mpi", "mpi", "mpi", 2),
     *[("horovodrun-gloo", "horovod", "gloo", np) for np in (1, 2, 3, 4)],
-    ("alone", "torch", "gloo", 1),
     *[("torchrun", "torch", "gloo", np) for np in (1, 2, 3, 4)],
     ("mpirun", "torch", "gloo", 2),
-    pytest.param("horovodrun-gloo", "torch", "gloo", 2, marks=pytest.mark.slow),
+    ("horovodrun-gloo", "torch", "gloo", 2),
+]
+# One launch takes seconds. Three ranks show everything that two do, and each engine is here once.
+QUICK = [
+    ("alone", "single", "none", 1),
+    ("mpirun", "mpi", "mpi", 3),
+    ("mpirun", "horovod", "mpi", 2),
+    ("horovodrun-gloo", "horovod", "gloo", 3),
+    ("torchrun", "torch", "gloo", 2),
 ]
 
 
-@pytest.mark.parametrize("launcher, engine, backend, np", CASES)
+@pytest.mark.parametrize(
+    "launcher, engine, backend, np",
+    [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in CASES],
+)
 def test_contract(launcher: str, engine: str, backend: str, np: int) -> None:
     if engine == "horovod" and not module_exists("horovod"):
         missing("horovod", "horovod is not installed")

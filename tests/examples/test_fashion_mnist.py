@@ -84,7 +84,7 @@ def test_missing_data_is_one_message_with_the_command(tmp_path):
     assert "Traceback" not in result.text
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(1200)
 def test_nine_of_ten_on_two_ranks(tmp_path):
     """0.9157 after 3:50 on the clock (3:04 of processor time); it took 9:43 once beside six other processes."""

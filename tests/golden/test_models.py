@@ -6,7 +6,7 @@ from hvd_trainer.comm.single import SingleCommunicator
 from tests.multi.model_table import COLUMNS, column
 from tests.multi.models import KINDS, difference, reference, train
 
-QUICK = ("mpi, 3", "horovod gloo, 2")
+QUICK = ("mpi, 3",)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's Adagrad makes its own sparse tensors

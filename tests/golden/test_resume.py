@@ -15,8 +15,7 @@ STOP, END = 20, 50  # an epoch has 7 steps: both are in the middle of one
     "starts",
     [
         [("mpirun", 3), ("mpirun", 2)],
-        [("horovodrun-gloo", 3), ("horovodrun-gloo", 2)],
-        [("mpirun", 2), ("mpirun", 2)],
+        pytest.param([("horovodrun-gloo", 3), ("horovodrun-gloo", 2)], marks=pytest.mark.slow),
     ],
     ids=lambda starts: " then ".join(f"{launcher} {n}" for launcher, n in starts),
 )
@@ -34,6 +33,7 @@ def test_stopped_and_resumed_equals_straight(starts, tmp_path):
         assert [row["lr"] for row in history] == pytest.approx([row["lr"] for row in straight], rel=1e-15)
 
 
+@pytest.mark.slow
 def test_resumed_on_the_same_ranks_is_bit_equal(tmp_path):
     """Not only close: the checkpoint holds everything that a step depends on."""
     for name, stops in (("stopped", (STOP, END)), ("straight", (END,))):

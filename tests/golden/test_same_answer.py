@@ -24,11 +24,16 @@ def test_one_rank_equals_plain_torch(case):
     assert worst_difference(params, expected(case)) <= case.tolerance
 
 
-@pytest.mark.parametrize(
-    ("launcher", "num_ranks"),
-    [("mpirun", 1), ("mpirun", 2), ("mpirun", 3), ("mpirun", 4)]
+COLUMNS = (
+    [("mpirun", n) for n in (1, 2, 3, 4)]
     + [(f"horovodrun-{kind}", n) for kind in ("gloo", "mpi") for n in (2, 3)]
-    + [("torchrun", 2), ("torchrun", 3)],
+    + [("torchrun", n) for n in (2, 3)]
+)
+QUICK = [("mpirun", 3), ("horovodrun-gloo", 2), ("horovodrun-mpi", 2)]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "num_ranks"), [column if column in QUICK else pytest.param(*column, marks=pytest.mark.slow) for column in COLUMNS]
 )
 def test_many_ranks_equal_plain_torch(launcher, num_ranks, tmp_path):
     file = tmp_path / "params.pt"
@@ -41,10 +46,10 @@ def test_many_ranks_equal_plain_torch(launcher, num_ranks, tmp_path):
 @pytest.mark.parametrize(
     ("launcher", "engine"),
     [
-        ("mpirun", "mpi, backend mpi"),
-        ("horovodrun-gloo", "horovod, backend gloo"),
-        ("horovodrun-mpi", "horovod, backend mpi"),
-        ("torchrun", "torch, backend gloo"),
+        pytest.param("mpirun", "mpi, backend mpi", marks=pytest.mark.slow),
+        pytest.param("horovodrun-gloo", "horovod, backend gloo", marks=pytest.mark.slow),
+        ("horovodrun-mpi", "horovod, backend mpi"),  # which auto would not choose
+        pytest.param("torchrun", "torch, backend gloo", marks=pytest.mark.slow),
     ],
 )
 def test_the_engine_is_the_one_of_the_column(launcher, engine):
