@@ -147,10 +147,26 @@ class Loader:
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
-        """This rank's batches of one epoch, bare. Own loops take `epoch()`, which also says where a step ends."""
+        """This rank's batches of one epoch, bare. Own loops take `epoch()`, which also says where a step ends.
+
+        Raises:
+            ConfigError: ranks would get different numbers of batches, and a loop that steps on each would hang.
+        """
+        self._check_plain_iteration()
         for step in self.epoch(self._epoch):
             for micro in step:
                 yield micro.data
+
+    def _check_plain_iteration(self) -> None:
+        last = self.num_samples % self.plan.global_batch
+        for count in {self.plan.global_batch, last if last and not self.drop_last else self.plan.global_batch}:
+            numbers = [len(self.plan.micro_batches(rank, count)) for rank in range(self.comm.size)]
+            if len(set(numbers)) > 1:
+                raise ConfigError(
+                    f"a global batch of {count} is {numbers} batches on the ranks: `for batch in loader` would leave some waiting",
+                    "the same number of batches on every rank",
+                    "for step in loader.epoch(e): for micro in step: ... (opt.step() once a step); or drop_last=True",
+                )
 
     def epoch(self, epoch: int, first_step: int = 0, *, fill_up: bool = False) -> Iterator[StepBatch]:
         """The steps of an epoch from `first_step` (0: all of them), the same number on every rank.

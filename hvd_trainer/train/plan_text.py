@@ -30,7 +30,7 @@ def plan_text(trainer: Trainer) -> str:
         start = peak * trainer.learning_rate.start_factor
         lines.append(f"warm-up       {timeline.warmup_steps:g} steps from {start:g} to {peak:g}")
     elif timeline.warmup_steps:
-        lines.append("warm-up       none needed: the peak is the reference rate (start_factor= would begin lower)")
+        lines.append("warm-up       none needed: the peak is not above the reference rate (start_factor= would begin lower)")
     else:
         lines.append("warm-up       none")
     lines.append(f"run           {_length(trainer)} with {type(opt.optimizer).__name__}" + (f", from step {trainer.step}" if trainer.step else ""))

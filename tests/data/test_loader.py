@@ -211,3 +211,19 @@ def test_seeds():
     for bad in (None, 1.5, "1", True, np.float32(2)):
         with pytest.raises(ConfigError, match=r"Loader\(seed="):
             order(bad)
+
+
+def test_plain_iteration_refuses_what_would_hang():
+    def rank(comm):
+        good = Loader(list(range(10)), BatchPlan(4, comm.size), comm)
+        assert len(list(good)) == 3
+        bad = [
+            Loader(list(range(9)), BatchPlan(4, comm.size), comm),  # the last batch has one sample
+            Loader(list(range(8)), BatchPlan(5, comm.size, micro_batch=2), comm, drop_last=True),  # 2 and 1 micro-batches
+        ]
+        for loader in bad:
+            with pytest.raises(ConfigError, match=r"loader\.epoch"):
+                list(loader)
+        assert len(list(Loader(list(range(9)), BatchPlan(4, comm.size), comm, drop_last=True))) == 2
+
+    run_threads(2, rank)
