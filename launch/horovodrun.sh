@@ -4,7 +4,11 @@
 #   HOSTS=node1:4,node2:4 launch/horovodrun.sh 8 train.py
 # Edit: `--gloo` after horovodrun chooses Gloo, `--mpi` MPI; without either it takes MPI where it was built.
 set -euo pipefail
-ranks="${1:?number of ranks, then the script and its options}"
+ranks="${1:-}"
+[[ "$ranks" =~ ^[0-9]+$ && $# -ge 2 ]] || {
+    echo "usage: $0 NUMBER_OF_RANKS script.py [its options]" >&2
+    exit 2
+}
 shift
 command -v horovodrun >/dev/null || {
     echo "horovodrun is not on PATH: activate the environment (source .venv/bin/activate) or run hvd-trainer install-horovod" >&2

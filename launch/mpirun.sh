@@ -4,7 +4,11 @@
 #   HOSTS=node1:4,node2:4 launch/mpirun.sh 8 train.py
 # Edit: Open MPI refuses more ranks than cores unless `--oversubscribe` is added.
 set -euo pipefail
-ranks="${1:?number of ranks, then the script and its options}"
+ranks="${1:-}"
+[[ "$ranks" =~ ^[0-9]+$ && $# -ge 2 ]] || {
+    echo "usage: $0 NUMBER_OF_RANKS script.py [its options]" >&2
+    exit 2
+}
 shift
 command -v mpirun >/dev/null || {
     echo "mpirun is not on PATH: activate the environment (source .venv/bin/activate) or load the site's MPI" >&2

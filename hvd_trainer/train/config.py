@@ -25,8 +25,8 @@ def override(config: Any, argv: Sequence[str]) -> Any:
         argv: may hold `--set name=value` and `--config file.yaml`, each several times; later ones win.
 
     Raises:
-        ConfigError: an unknown field, a value of another type, a file that cannot be read, or `name=value` of a field
-            without `--set` before it.
+        ConfigError: an unknown field, a value of another type, a file that cannot be read, `name=value` of a field
+            without `--set` before it, or a misspelt `--set`.
 
     Example:
         >>> override({"lr": 0.1, "epochs": 3}, ["--set", "lr=0.2", "--json", "out.json"])
@@ -38,6 +38,8 @@ def override(config: Any, argv: Sequence[str]) -> Any:
     for argument in arguments:
         option, equals, value = argument.partition("=")
         if option not in ("--set", "--config"):
+            if difflib.get_close_matches(option, ("--set", "--config"), cutoff=0.9):
+                raise ConfigError(f"{option} is no option", "--set name=value, --config file.yaml", "correct the spelling")
             if equals and option in known and not belongs:
                 raise ConfigError(f"{argument!r} stands alone", "--set before every name=value", f"--set {argument}")
             belongs = argument.startswith("-") and not equals

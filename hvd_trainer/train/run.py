@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
@@ -52,6 +53,7 @@ def run(
                 "ht.run(main, config)",
                 "give ht.run a dataclass object or a dict as config, or leave --set out",
             )
+        _check_main(main, 1 if config is None else 2)
         comm = init(backend=backend, engine=engine, timeout_s=timeout_s)
         result = main(comm) if config is None else main(comm, config)
     except BaseException as error:
@@ -59,3 +61,12 @@ def run(
         raise
     comm.close()
     return result
+
+
+def _check_main(main: Callable, num_arguments: int) -> None:
+    try:
+        inspect.signature(main).bind(*range(num_arguments))
+    except TypeError as error:
+        takes = "main(comm)" if num_arguments == 1 else "main(comm, config)"
+        name = getattr(main, "__name__", repr(main))
+        raise ConfigError(f"ht.run calls {takes}, but {name}: {error}", takes, f"def {takes.replace('main', name, 1)}: ...") from error

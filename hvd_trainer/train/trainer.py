@@ -209,7 +209,12 @@ class Trainer:
     def _loop(self) -> list[dict[str, Any]]:
         for callback in self.callbacks:
             callback.fit_start(self)
-        say(plan_text(self), rank=self.comm.rank)
+        self.comm.say(plan_text(self))
+        if self.is_last_step and self.step:
+            self.comm.say(
+                f"nothing left to do: {self.step} steps are done, {self.total_steps} were asked for "
+                "(more epochs, another checkpoint folder, or no resume= trains again)"
+            )
         part_row: list[dict[str, Any]] = []
         if not self.model.training:  # one in training mode stays as it is: parts of it may be frozen by eval()
             self.model.train()

@@ -48,3 +48,15 @@ def test_errors_go_on_and_the_next_run_starts():
 
 def test_an_empty_config_is_a_config():
     assert ht.run(lambda comm, config: config, {}, engine="single", argv=[]) == {}
+
+
+@pytest.mark.parametrize(("main", "config"), [(lambda: 0, None), (lambda comm: 0, {"lr": 1.0}), (lambda comm, config: 0, None)])
+def test_main_with_other_arguments_is_refused_before_the_start(main, config):
+    with pytest.raises(ConfigError, match="ht.run calls main"):
+        ht.run(main, config, engine="single", argv=[])
+
+
+def test_a_misspelt_set_is_refused():
+    with pytest.raises(ConfigError, match="--sett is no option"):
+        ht.run(lambda comm, config: 0, {"lr": 1.0}, engine="single", argv=["--sett", "lr=2"])
+    assert ht.run(lambda comm, config: config["lr"], {"lr": 1.0}, engine="single", argv=["--seed", "2"]) == 1.0

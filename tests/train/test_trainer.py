@@ -656,3 +656,10 @@ def test_a_normalisation_frozen_by_eval_stays_frozen():
     trainer.model.eval()
     trainer.fit(make_loader(trainer.comm), epochs=1)
     assert all(module.training for module in trainer.model)
+
+
+def test_a_resume_with_nothing_left_to_do_says_so(tmp_path, capsys):
+    for start in range(2):
+        trainer = make_trainer(callbacks=[ht.Checkpoint(tmp_path)])
+        trainer.fit(make_loader(trainer.comm), epochs=1, resume="auto")
+        assert ("nothing left to do: 4 steps are done" in capsys.readouterr().out) == (start == 1)
