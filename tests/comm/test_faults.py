@@ -40,7 +40,7 @@ def messages(result: Result) -> int:
     return sum("hvd_trainer: " in line and "ranks on" not in line for line in result.text.splitlines())
 
 
-@each_way("mpirun", "horovodrun-gloo", "horovodrun-mpi", "torchrun")
+@each_way("mpirun", "horovodrun-gloo")
 def test_error_on_one_rank_is_told_by_that_rank(launcher: str) -> None:
     result = run(launcher, "one-crash").failed(
         "rank 1 of 2 failed at step 3: ValueError: a crash on rank 1", "in fault"
@@ -49,7 +49,7 @@ def test_error_on_one_rank_is_told_by_that_rank(launcher: str) -> None:
     assert messages(result) == 1, str(result)
 
 
-@each_way("mpirun", "horovodrun-gloo")
+@each_way("mpirun")
 def test_error_on_all_ranks_is_told_once(launcher: str) -> None:
     result = run(launcher, "all-config", np=3).failed(
         "rank 0 of 3 failed at step 3: DataError: the data set has 0 samples", "fix:     check the path"
@@ -59,7 +59,7 @@ def test_error_on_all_ranks_is_told_once(launcher: str) -> None:
     assert "in fault" not in result.text, "a user's mistake is shown without a traceback"
 
 
-@each_way("mpirun", "horovodrun-gloo")
+@each_way("mpirun")
 def test_sys_exit_on_one_rank(launcher: str) -> None:
     result = run(launcher, "exit-7").failed("rank 1 of 2 ended at step 3 with sys.exit(7)")
     in_time(result)
@@ -76,7 +76,7 @@ def test_rank_that_leaves_early_without_a_word(launcher: str, how: str) -> None:
     assert messages(result) <= 1, str(result)
 
 
-@each_way("mpirun", "horovodrun-gloo")
+@each_way("horovodrun-gloo")
 def test_killed_rank(launcher: str) -> None:
     in_time(run(launcher, "kill").failed())
 
@@ -88,7 +88,7 @@ def test_interrupted_rank(launcher: str) -> None:
     assert messages(result) == 1, str(result)
 
 
-@each_way("mpirun", "horovodrun-gloo", "torchrun")
+@each_way("mpirun", "horovodrun-gloo")
 @pytest.mark.parametrize("how", ["absent", pytest.param("stopped", marks=pytest.mark.slow)])
 def test_rank_that_does_not_come(launcher: str, how: str) -> None:
     words = ("rank 0 of 2 waited 3 s in allreduce 'grad' at step 3", "fault.py", "in main")
@@ -115,7 +115,7 @@ def test_rank_that_works_longer_than_the_others_may(launcher: str) -> None:
     assert "came to the end" in result.stdout and messages(result) == 0, str(result)
 
 
-@each_way("mpirun")
+@each_way()
 def test_wrong_start_is_told_once(launcher: str) -> None:
     result = run(launcher, "none", "backend=ncc").failed("rank 0 of 2 failed at start", "did you mean backend='nccl'?")
     assert messages(result) == 1, str(result)
