@@ -18,7 +18,7 @@ from hvd_trainer.launcher.horovod_build import HOROVOD_VERSION, build, cache, ex
 from hvd_trainer.launcher.horovod_build import verify as verification
 from hvd_trainer.launcher.horovod_build.facts import Facts, gather
 from hvd_trainer.launcher.horovod_build.progress import Progress
-from hvd_trainer.launcher.horovod_build.repairs import CPU_ONLY, REPAIRS, Repair, apply
+from hvd_trainer.launcher.horovod_build.repairs import CPU_ONLY, CUDA_STANDARD, REPAIRS, Repair, apply
 from hvd_trainer.launcher.horovod_build.settings import Settings
 
 
@@ -90,6 +90,8 @@ def install(settings: Settings, *, rebuild: bool = False, dry_run: bool = False)
     chosen = REPAIRS if settings.with_repairs else ()
     if facts.torch_cuda and not facts.cuda.gpu:
         chosen += (CPU_ONLY,)
+    if facts.cuda.gpu:
+        chosen += (CUDA_STANDARD,)
     inputs = cache.inputs(facts, settings, chosen, movable=bool(finish.patchelf(settings)))
     wheel_key = cache.key(inputs)
     if not rebuild and not dry_run and record.installed().get("key") == wheel_key:

@@ -3,13 +3,13 @@
 import pytest
 
 from hvd_trainer.errors import ConfigError
-from hvd_trainer.launcher.horovod_build.repairs import CPU_ONLY, REPAIRS, Repair, apply
+from hvd_trainer.launcher.horovod_build.repairs import CPU_ONLY, CUDA_STANDARD, REPAIRS, Repair, apply
 
 
 @pytest.fixture
 def tree(tmp_path):
     """A source tree in which every repair finds its text, between lines that must stay."""
-    for repair in (*REPAIRS, CPU_ONLY):
+    for repair in (*REPAIRS, CPU_ONLY, CUDA_STANDARD):
         file = tmp_path / repair.file
         file.parent.mkdir(parents=True, exist_ok=True)
         before = file.read_text() if file.is_file() else "first line\n"
@@ -54,6 +54,6 @@ def test_a_missing_file_is_refused(tmp_path):
 
 
 def test_names_are_unique_and_every_repair_says_why():
-    names = [repair.name for repair in (*REPAIRS, CPU_ONLY)]
+    names = [repair.name for repair in (*REPAIRS, CPU_ONLY, CUDA_STANDARD)]
     assert len(set(names)) == len(names)
     assert all(len(repair.why) > 40 for repair in REPAIRS)

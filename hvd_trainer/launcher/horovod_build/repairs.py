@@ -83,6 +83,16 @@ CPU_ONLY = Repair(
     why="torch has CUDA but no whole CUDA toolkit is here, so Horovod is built for CPUs.",
 )
 
+# As the compiler wrapper for C++: a matter of the language standard, so it goes with every GPU build. nvcc in C++11 cannot
+# read the headers of a host compiler that the wrapper has set to C++17.
+CUDA_STANDARD = Repair(
+    name="cuda-standard",
+    file="horovod/common/ops/cuda/CMakeLists.txt",
+    expected="set(CMAKE_CUDA_STANDARD 11)",
+    replacement="set(CMAKE_CUDA_STANDARD 17)",
+    why="the CUDA kernels are compiled as C++11, which does not fit the C++17 that torch needs.",
+)
+
 
 def apply(source: Path, repairs: tuple[Repair, ...]) -> None:
     """Put the texts right in an unpacked source tree; nothing is written unless all of them fit.
