@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from hvd_trainer.cli.bench import bench
 from hvd_trainer.cli.doctor import doctor
 from hvd_trainer.cli.install_horovod import install_horovod
 from hvd_trainer.cli.launch import launch
@@ -14,6 +15,7 @@ def main() -> None:
     """Data-parallel training for PyTorch over Horovod or MPI."""
 
 
+main.add_command(bench)
 main.add_command(doctor)
 main.add_command(install_horovod)
 main.add_command(launch)

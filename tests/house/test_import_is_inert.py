@@ -21,6 +21,7 @@ print(*sorted(name for name in {heavy!r} if name in sys.modules))
 LIGHT = [
     "import hvd_trainer",
     "import hvd_trainer.cli.main",
+    "import hvd_trainer.bench.rounds, hvd_trainer.bench.summary, hvd_trainer.bench.plot",
     "import hvd_trainer.doctor.checks",
     "import hvd_trainer.doctor.report",
     "import hvd_trainer.errors, hvd_trainer.env, hvd_trainer.log, hvd_trainer.values, hvd_trainer.plan",

@@ -1,0 +1,1 @@
+"""Measuring: what a step, an allreduce and a further rank cost, beside the libraries people use and beside the bound."""
