@@ -12,6 +12,8 @@ __version__ = "0.1.0"
 
 # Public name -> module that defines it.
 _PUBLIC = {
+    "AdaScale": "hvd_trainer.optim.adascale",
+    "AdamSde": "hvd_trainer.optim.scaling_adam",
     "BatchPlan": "hvd_trainer.plan",
     "Callback": "hvd_trainer.train.callbacks.base",
     "Checkpoint": "hvd_trainer.train.callbacks.checkpoint",
@@ -25,6 +27,7 @@ _PUBLIC = {
     "JsonLines": "hvd_trainer.train.callbacks.jsonl",
     "LearningRate": "hvd_trainer.train.learning_rate",
     "Loader": "hvd_trainer.data.loader",
+    "NoiseRule": "hvd_trainer.optim.noise_rule",
     "Progress": "hvd_trainer.train.callbacks.progress",
     "ScalingRule": "hvd_trainer.optim.scaling",
     "StreamLoader": "hvd_trainer.data.stream",
@@ -38,6 +41,7 @@ _PUBLIC = {
     "evaluate": "hvd_trainer.train.evaluation",
     "init": "hvd_trainer.comm.connect",
     "make_optimizer": "hvd_trainer.optim.by_name",
+    "noise_scale": "hvd_trainer.optim.noise",
     "replica_check": "hvd_trainer.optim.replicas",
     "run": "hvd_trainer.train.run",
     "scale_lr": "hvd_trainer.optim.scaling",
