@@ -33,3 +33,15 @@ def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     if limit == "max" or int(limit) <= 0:
         return None
     return int(limit) / int(period)
+
+
+def cgroup_memory_left(root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Bytes below the memory limit of the container, from cgroup 2 or 1; None where there is no limit."""
+    for limit_file, used_file in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+        try:
+            limit, used = (root / limit_file).read_text().strip(), (root / used_file).read_text().strip()
+        except OSError:
+            continue
+        # cgroup 1 writes "no limit" as a number near 2^63.
+        return None if limit == "max" or int(limit) >= 2**60 else max(0, int(limit) - int(used))
+    return None

@@ -19,6 +19,8 @@ class ParamSpec:
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+    group: int = 0
+    strides: tuple[int, ...] = ()
 
     @property
     def wire_dtype(self) -> torch.dtype:
@@ -49,6 +51,7 @@ class Bucket:
     dtype: torch.dtype
     device: torch.device
     slots: tuple[Slot, ...]
+    group: int = 0
 
     @property
     def numel(self) -> int:
@@ -58,7 +61,7 @@ class Bucket:
 def plan_buckets(params: Sequence[ParamSpec], bucket_bytes: int = DEFAULT_BUCKET_BYTES) -> list[Bucket]:
     """Group parameters into buckets in the order in which backward finishes them.
 
-    Backward meets the last layer first, so parameters are taken from the end. A bucket holds one dtype on one device; a
+    Backward meets the last layer first, so parameters are taken from the end. A bucket holds one dtype on one device, of one param group; a
     parameter is never cut, so one that is larger than `bucket_bytes` has a bucket to itself. Buckets are numbered by
     the moment their last gradient is expected, because they are sent in that order on all ranks.
 
@@ -75,16 +78,16 @@ def plan_buckets(params: Sequence[ParamSpec], bucket_bytes: int = DEFAULT_BUCKET
         [[2, 1], [0]]
     """
     closed: list[tuple[int, Bucket]] = []
-    open_slots: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}
-    filled: dict[tuple[torch.dtype, torch.device], int] = {}
+    open_slots: dict[tuple[torch.dtype, torch.device, int], list[Slot]] = {}
+    filled: dict[tuple[torch.dtype, torch.device, int], int] = {}
 
-    def close(key: tuple[torch.dtype, torch.device]) -> None:
+    def close(key: tuple[torch.dtype, torch.device, int]) -> None:
         slots = tuple(open_slots.pop(key))
-        closed.append((-slots[-1].param, Bucket(params[slots[0].param].wire_dtype, key[1], slots)))
+        closed.append((-slots[-1].param, Bucket(params[slots[0].param].wire_dtype, key[1], slots, key[2])))
 
     for index in reversed(range(len(params))):
         spec = params[index]
-        key = (spec.dtype, spec.device)  # complex apart from real: its pairs must not start at an odd place
+        key = (spec.dtype, spec.device, spec.group)  # complex apart from real: its pairs must not start at an odd place
         capacity = max(1, bucket_bytes // spec.wire_dtype.itemsize)
         if key in open_slots and filled[key] + spec.wire_numel > capacity:
             close(key)

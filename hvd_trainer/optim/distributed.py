@@ -10,9 +10,11 @@ from typing import Any, Optional, Union
 import torch
 
 from hvd_trainer.comm.api import Communicator
-from hvd_trainer.errors import ConfigError, LossError, NonFiniteError
+from hvd_trainer.errors import ConfigError, LossError
 from hvd_trainer.log import say
+from hvd_trainer.optim import step_errors
 from hvd_trainer.optim.buckets import DEFAULT_BUCKET_BYTES
+from hvd_trainer.optim.choose_way import WayChooser
 from hvd_trainer.optim.clip import check_limit, clip_norm_, clip_value_
 from hvd_trainer.optim.grad_scaler import GradScaler
 from hvd_trainer.optim.loss import as_sum
@@ -20,10 +22,14 @@ from hvd_trainer.optim.rates import REFERENCE, SCALE, forget_scale_where_changed
 from hvd_trainer.optim.reducer import Reducer
 from hvd_trainer.optim.replicas import broadcast_model, broadcast_state, broadcast_tensors
 from hvd_trainer.optim.scaling import RuleLike, checked_factor, scaling_rule
+from hvd_trainer.optim.sharded_update import ShardedUpdate, refusal
+from hvd_trainer.optim.shared_sums import SharedSums
+from hvd_trainer.optim.ways import Numbers
 from hvd_trainer.plan import BatchPlan
 from hvd_trainer.values import Weighted
 
 STATE_KEY = "hvd_trainer"
+CLIP_EPS = 1e-6  # as torch's clip_grad_norm_ has it
 ADAM_HINT = (
     "hint: {name} with lr_scaling='linear' (factor {factor:g}): Adam-like optimizers divide by the gradient's own size, so\n"
     "      their steps do not shrink as the batch grows and linear scaling often diverges; 'sqrt' or 'none' is the usual rule\n"
@@ -53,6 +59,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         clip_value: clamp each component of the averaged gradient.
         bucket_bytes: size of the flat buffers that travel, in bytes.
         overlap: send buckets during the last backward of a step.
+        reduce_through: "shared" for memory that the ranks of one node share, "messages" for the engine's allreduce, or
+            "auto": shared memory where all ranks are CPU ranks of one node and engine mpi, else messages.
+        shard_update: divide the update among the ranks of a node. "auto": where gradients go through shared memory and the
+            optimizer works element by element; it ends, with a line that says so, where somebody must see whole
+            gradients. Parameters then lie in shared memory and must be changed by `step()` only, which is checked.
         scheduler_is_rebased: allow a scheduler made before wrapping; for callers (ht.Trainer) that let it work in
             reference rates and scale what it says.
 
@@ -86,6 +97,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         clip_value: Optional[float] = None,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         overlap: bool = True,
+        reduce_through: str = "auto",
+        shard_update: Union[str, bool] = "auto",
         scheduler_is_rebased: bool = False,
     ) -> None:
         # Not super().__init__(): that would build groups and state of its own beside the held optimizer's.
@@ -112,12 +125,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.steps_done = 0
         self._loss_reduction = loss_reduction
         self._bucket_bytes, self._overlap = bucket_bytes, overlap
+        check_shard_update(shard_update)
+        self._ways, self._shard_update = WayChooser(reduce_through), shard_update
+        self._sharded: Optional[ShardedUpdate] = None
+        self._is_built = False
         self._name = comm.unique_name("opt")
         if model is not None:
             broadcast_model(model, comm)
             named_parameters = model.named_parameters()
         self._names = {id(param): name for name, param in named_parameters or ()}
         self._reducer: Optional[Reducer] = None
+        self._reduced: list[int] = []
         self._nominal_weight = _power_of_two(plan.global_batch) if plan else 1.0
         self._nominal_is_fixed = plan is not None
         self._clear_window()
@@ -132,6 +150,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         forget_scale_where_changed(self.param_groups)
         self._scale_rates()
         broadcast_tensors([p for group in self.param_groups for p in group["params"]], comm, self._name)
+        self._is_built = True
+        self._start_sharding()
+        if comm.size > 1:
+            say(f"hvd_trainer: {self.describe_reduction()}", rank=comm.rank)
         if self._rule.name == "linear" and self.lr_scale != 1 and "betas" in optimizer.defaults:
             say(ADAM_HINT.format(name=type(optimizer).__name__, factor=self.lr_scale), rank=comm.rank)
 
@@ -164,6 +186,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def __repr__(self) -> str:
         return f"DistributedOptimizer({self.optimizer!r}, ranks={self.comm.size}, lr_scale={self.lr_scale:g})"
 
+    def describe_reduction(self) -> str:
+        """In words, how gradients travel and who updates."""
+        count = len(self._reducer.buckets)
+        return f"gradients in {count} bucket{'s' if count > 1 else ''} through {self._ways.why}{self._update_text}"
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's; the new group's rate is scaled like the others, its parameters made equal on all ranks."""
         self.optimizer.add_param_group(param_group)
@@ -180,6 +207,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """As torch's; also ends the step's window, so that the weights collected so far are forgotten."""
         if self._reducer is not None:
             self._reducer.discard()
+            if not set_to_none:
+                self._reducer.zero_grad()
         self._clear_window()
         self.optimizer.zero_grad(set_to_none)
 
@@ -191,6 +220,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             "nominal_weight": self._nominal_weight if self._nominal_is_fixed else None,
             "reference_batch": None if self.reference_batch is None else str(self.reference_batch),
             "num_ranks": self.comm.size,
+            "reduce_through": self._ways.taken,
         }
         return {**self.optimizer.state_dict(), STATE_KEY: ours}
 
@@ -201,6 +231,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         of ranks now); rates from a plain optimizer are scaled as at wrapping.
         """
         ours = state_dict.get(STATE_KEY)
+        if self._sharded is not None:
+            self._sharded.forget_guard()
         self.optimizer.load_state_dict({key: value for key, value in state_dict.items() if key != STATE_KEY})
         if ours is not None:
             self.steps_done = ours["steps_done"]
@@ -242,7 +274,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         reducer = self._ensure_reducer()
         self.comm.where = f"step {self.steps_done + 1}"
-        if not self._in_window and reducer.holds_gradients():
+        if not self._in_window and not reducer.begin_window():
             raise LossError(
                 f"gradients are left over when step {self.steps_done + 1} begins",
                 "none: they would be added to this step's",
@@ -254,14 +286,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "all backwards of a step before its gradients are averaged",
                 "pass last=False before the last micro-batch, clip after it",
             )
-        if not self._in_window:
-            self._in_window, reducer.foreign = True, False
+        self._in_window = True
         if loss is None:
             return
         total, seed, local_weight = as_sum(loss, weight, self._loss_reduction)
         self._scaled = self._scaled or scaler is not None
         factor = 1.0 if scaler is None else scaler.factor(self.comm.device)
-        reducer.begin(armed=last and self._overlap and not self.comm.talks_in_backward)
+        armed = last and self._overlap and not self.comm.talks_in_backward
+        reducer.begin(armed, self._weight + local_weight, self._nominal_weight)
         self.comm.backward_of = self._name
         try:
             torch.autograd.backward(total, torch.full_like(total, seed * factor / self._nominal_weight))
@@ -282,46 +314,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         if self._synchronized:
             return
-        reducer = self._ensure_reducer(begins=False)
-        self.comm.where = f"step {self.steps_done + 1}"
-        plain = reducer.foreign if self._in_window else any(param.grad is not None for param in reducer.params)
-        if not self._in_window and reducer.holds_gradients_of_another():
-            raise LossError(
-                f"at {self.comm.where} the gradients of this optimizer come from another DistributedOptimizer's backward: they "
-                "have that one's scale and no weight here",
-                "one optimizer for each loss",
-                "put both sets of parameters into one optimizer as two param groups; or zero_grad() and call backward on this one",
-            )
-        if self._weight and not reducer.holds_anything():
-            raise LossError(
-                f"at {self.comm.where} opt.backward was called, but no parameter has a gradient",
-                "gradients that stay until opt.step()",
-                "call opt.zero_grad() or model.zero_grad() only after opt.step()",
-            )
-        self._total = float(self._total)
-        numbers = [self._weight + plain, self._total, float(plain), float(self._in_window)]
-        (weight, total, num_plain, num_ours), all_finite = reducer.flush(numbers)
-        if num_plain and num_ours:
-            raise LossError(
-                f"at {self.comm.where} {num_plain:g} ranks called loss.backward() and {num_ours:g} called opt.backward(...)",
-                "one of the two, the same on all ranks",
-                "use opt.backward(ht.Weighted(total, weight)) everywhere",
-            )
-        if not math.isfinite(total):
-            self._raise_non_finite()
-        if not all_finite and not self._scaled:
-            self._raise_non_finite_gradient()
-        if weight == 0:
-            raise LossError(
-                f"the loss has weight 0 on every rank at {self.comm.where}: there is nothing to average",
-                "at least one sample (token, pixel) that counts, on some rank",
-                "look for a batch whose labels are all ignored, and skip it on all ranks",
-            )
-        reducer.scale_((1.0 if num_plain else self._nominal_weight) / weight)
-        self.last_loss = None if num_plain else Weighted(total, weight)
-        if num_ours and not self._nominal_is_fixed:
-            # The first step went out unscaled; from now on gradients have ordinary magnitudes on their way.
-            self._nominal_weight, self._nominal_is_fixed = _power_of_two(weight), True
+        self._average("opt.synchronize() was called" if not self._scaled else "a scaler divides them")
+        self._reducer.deliver()
         self._synchronized = True
 
     def clip_grad_norm_(self, max_norm: float) -> float:
@@ -350,30 +344,124 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "a closure evaluates the loss again inside the step, after the averaging: call opt.backward(...) and then "
                 "opt.step(); optimizers that need closures (LBFGS) are not supported",
             )
-        was_synchronized = self._synchronized
-        self.synchronize()
-        if was_synchronized and self._reducer.foreign:
+        if not self._synchronized:
+            self._average()
+        elif self._reducer.foreign:
             raise LossError(
                 f"a backward after the gradients of {self.comm.where} were averaged added gradients of this rank alone",
                 "no backward between opt.synchronize (or clipping) and opt.step()",
                 "call all backwards of a step first",
             )
-        if self.clip_norm is not None:
-            self.last_grad_norm = clip_norm_(self._reducer.params, self.clip_norm)
-            if not math.isfinite(self.last_grad_norm):
-                raise NonFiniteError(
-                    f"the norm of the averaged gradient is {self.last_grad_norm} at {self.comm.where}; no parameter was changed",
-                    "a finite gradient",
-                    "lower the learning rate, warm up longer, or look at this step's data",
-                )
-        if self.clip_value is not None:
-            clip_value_(self._reducer.params, self.clip_value)
-        self._reducer.make_sparse()
-        self.optimizer.step()
+        if self._sharded is not None:
+            self._sharded_step(self._sharded)
+        else:
+            self._whole_step()
         self.steps_done += 1
         self._clear_window()
 
     # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _average(self, wants_whole: str = "") -> None:
+        """Sum over all ranks and divide; raises on all ranks where there is no mean.
+
+        Args:
+            wants_whole: why this rank must see the whole gradient before the update; "" where it need not.
+        """
+        reducer = self._ensure_reducer(begins=False)
+        self.comm.where = f"step {self.steps_done + 1}"
+        plain = reducer.foreign if self._in_window else any(param.grad is not None for param in reducer.params)
+        if not self._in_window and reducer.holds_gradients_of_another():
+            raise LossError(
+                f"at {self.comm.where} the gradients of this optimizer come from another DistributedOptimizer's backward: they "
+                "have that one's scale and no weight here",
+                "one optimizer for each loss",
+                "put both sets of parameters into one optimizer as two param groups; or zero_grad() and call backward on this one",
+            )
+        if self._weight and not reducer.holds_anything():
+            raise LossError(
+                f"at {self.comm.where} opt.backward was called, but no parameter has a gradient",
+                "gradients that stay until opt.step()",
+                "call opt.zero_grad() or model.zero_grad() only after opt.step()",
+            )
+        self._total = float(self._total)
+        sharded, changed = self._sharded, False
+        if sharded is not None:
+            wants_whole = wants_whole or sharded.is_stale()
+            changed = sharded.was_changed()
+        numbers = Numbers(self._total, float(self._in_window), 0.0, float(bool(wants_whole)), float(changed))
+        sums = reducer.flush(numbers, self._weight + plain, float(plain), self._nominal_weight)
+        step_errors.check_sums(sums, self._total, reducer, self.comm, self._name, self._scaled)
+        self.last_loss = None if sums.plain else Weighted(sums.total, sums.weight)
+        if sums.ours and not self._nominal_is_fixed:
+            # The first step went out unscaled; from now on gradients have ordinary magnitudes on their way.
+            self._nominal_weight, self._nominal_is_fixed = _power_of_two(sums.weight), True
+        if sharded is not None:
+            if sums.aside:
+                self._stop_sharding(wants_whole or "another rank must see whole gradients")
+            elif not reducer.all_used:
+                self._stop_sharding("a parameter has no gradient, or a sparse one")
+            else:
+                problem = sharded.refresh()
+                if problem:
+                    self._stop_sharding(problem)
+
+    def _whole_step(self) -> None:
+        """Every rank updates all parameters with the optimizer of the user."""
+        if not self._synchronized:
+            self._reducer.deliver()
+        if self.clip_norm is not None:
+            self.last_grad_norm = clip_norm_(self._reducer.params, self.clip_norm)
+            if not math.isfinite(self.last_grad_norm):
+                step_errors.raise_norm(self.last_grad_norm, self.comm)
+        if self.clip_value is not None:
+            clip_value_(self._reducer.params, self.clip_value)
+        self._reducer.make_sparse()
+        self.optimizer.step()
+
+    def _sharded_step(self, sharded: ShardedUpdate) -> None:
+        """Every rank updates its share; nobody has looked at the gradients yet."""
+        factor = 1.0
+        if self.clip_norm is not None:
+            self.last_grad_norm = math.sqrt(self._reducer.way.check)
+            factor = min(1.0, self.clip_norm / (self.last_grad_norm + CLIP_EPS))
+        sharded.step(factor, self.clip_value)
+        self._reducer.show()
+
+    def _start_sharding(self) -> None:
+        """Divide the update among the ranks where that is wanted and exact; says so. A collective."""
+        self._sharded = None
+        reason = self._against_sharding()
+        if not reason:
+            sharded = ShardedUpdate(self.optimizer, self._reducer, self.comm, self.comm.unique_name(f"{self._name}.sharded"))
+            if sharded.problem:
+                sharded.give_back()
+            else:
+                self._sharded = sharded
+            reason = sharded.problem
+            self._reducer.way.squares = self._sharded is not None and self.clip_norm is not None
+        if reason and self._shard_update is True:
+            raise ConfigError(f"shard_update=True, but {reason}", "what can be divided", 'leave shard_update="auto"')
+        if not reason:
+            self._update_text = f"; each rank updates 1/{self.comm.size} of the parameters"
+        elif isinstance(self._reducer.way, SharedSums):
+            self._update_text = f"; each rank updates all parameters ({reason})"
+        else:
+            self._update_text = ""
+
+    def _against_sharding(self) -> str:
+        if self._shard_update is False:
+            return "as asked"
+        if not isinstance(self._reducer.way, SharedSums):
+            return f"gradients go by {self._reducer.way.text}"
+        return refusal(self.optimizer, self._reducer.params)
+
+    def _stop_sharding(self, reason: str) -> None:
+        """From now on every rank updates all parameters; all ranks come here in the same step."""
+        self._sharded.give_back()
+        self._sharded, self._reducer.way.squares = None, False
+        self._shard_update = False
+        self._update_text = f"; each rank updates all parameters ({reason})"
+        say(f"hvd_trainer: from {self.comm.where} on each rank updates all parameters ({reason})", rank=self.comm.rank)
 
     def _clear_window(self) -> None:
         self._in_window = False
@@ -387,17 +475,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         Where the step does not begin here, those frozen since it began stay in: they have gradients, and torch uses them.
         """
-        params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
-        if self._reducer is not None:
-            mine, now = {id(p) for p in self._reducer.params}, {id(p) for p in params}
-            if mine == now or (not begins and now < mine):
-                return self._reducer
-        if not params:
+        now = [id(p) for group in self.param_groups for p in group["params"] if p.requires_grad]
+        if self._reducer is not None and (now == self._reduced or (not begins and set(now) < set(self._reduced))):
+            return self._reducer
+        if not now:
             raise ConfigError("the optimizer holds no trainable parameter", "at least one with requires_grad=True", "pass model.parameters(), or unfreeze something")
         if self._reducer is not None:
             self._reducer.detach()
-        named = [(self._names.get(id(p), f"param{number}"), p) for number, p in enumerate(params)]
-        self._reducer = Reducer(named, self.comm, self._bucket_bytes, self.comm.unique_name(f"{self._name}.plan"))
+        params = [(p, number) for number, group in enumerate(self.param_groups) for p in group["params"] if p.requires_grad]
+        named = [(self._names.get(id(p), f"param{place}"), p) for place, (p, _) in enumerate(params)]
+        name, groups = self.comm.unique_name(f"{self._name}.plan"), [number for _, number in params]
+        if self._sharded is not None:
+            self._sharded.give_back()
+        self._reducer = Reducer(named, self.comm, self._bucket_bytes, name, groups, self._ways.open)
+        self._reduced = now
+        if self._is_built:
+            self._start_sharding()
         return self._reducer
 
     def _scale_rates(self) -> None:
@@ -411,27 +504,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
         scale_groups(self.param_groups, self.lr_scale, from_initial=self._scheduler_is_rebased)
 
-    def _raise_non_finite(self) -> None:
-        totals = self.comm.gather_objects(self._total, f"{self._name}.non_finite")
-        ranks = [rank for rank, total in enumerate(totals) if not math.isfinite(total)]
-        raise NonFiniteError(
-            f"the loss is {', '.join(f'{totals[r]} on rank {r}' for r in ranks) or 'not finite'} at {self.comm.where}; no parameter was changed",
-            "a finite loss",
-            "lower the learning rate, warm up longer, clip (clip_norm=1.0), or look at this step's data",
-        )
-
-
-    def _raise_non_finite_gradient(self) -> None:
-        finite = self.comm.gather_objects(self._reducer.was_finite, f"{self._name}.non_finite_gradient")
-        ranks = ", ".join(str(rank) for rank, was_finite in enumerate(finite) if not was_finite)
-        raise NonFiniteError(
-            f"the gradient of {self._reducer.first_not_finite()!r} is not finite on rank {ranks} at {self.comm.where}, though the "
-            "loss is; no parameter was changed",
-            "finite gradients",
-            "look for sqrt or log at 0, a division by 0, or norms of zero vectors; torch.autograd.set_detect_anomaly(True) finds it",
-        )
-
 
 def _power_of_two(weight: float) -> float:
     """The power of two next to `weight`: multiplying by it is exact, so the choice does not change a result."""
     return 2.0 ** round(math.log2(weight)) if weight > 0 else 1.0
+
+
+def check_shard_update(value: Union[str, bool]) -> None:
+    """Raise ConfigError unless it is "auto", True or False."""
+    if value not in ("auto", True, False) or isinstance(value, int) and not isinstance(value, bool):
+        raise ConfigError(f"shard_update={value!r}", '"auto", True or False', 'leave it "auto"')

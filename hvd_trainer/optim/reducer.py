@@ -1,112 +1,172 @@
-"""Gradients as views in flat buckets, summed over the ranks, each bucket sent as soon as backward has finished it.
+"""Gradients as views in flat buckets, averaged over the ranks, each bucket sent as soon as backward has finished it.
 
 Rules that keep ranks from waiting for each other for ever:
 - buckets are sent strictly in index order, whatever order backward finishes them in on a rank;
 - only an armed backward (the last one of a step) sends; `flush` sends what is left, also on a rank without data;
-- a last small vector travels behind the buckets: the caller's numbers and which parameters this rank used.
+- a few numbers travel behind the buckets; only where a parameter has no gradient on some rank, flags for each follow.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Optional, Union
 
 import torch
 
-from hvd_trainer.comm.api import Communicator, Pending
+from hvd_trainer.comm.api import Communicator
 from hvd_trainer.errors import CollectiveError, LossError
-from hvd_trainer.optim.buckets import ParamSpec, plan_buckets
+from hvd_trainer.optim.buckets import Bucket, ParamSpec, plan_buckets
+from hvd_trainer.optim.shared_sums import SharedSums
+from hvd_trainer.optim.ways import Messages, Numbers, Sums
+
+Way = Union[Messages, SharedSums]
 
 
 class Reducer:
-    """Sums the gradients of a fixed list of parameters over all ranks.
+    """Averages the gradients of a fixed list of parameters over all ranks.
 
     Args:
         named_params: (name, parameter) pairs, all with requires_grad, the same on all ranks.
         comm: the ranks.
         bucket_bytes: see `plan_buckets`.
         name: prefix of the collectives' names, unique in the job.
+        groups: the number of each parameter's group; a bucket holds one group.
+        open_way: makes what carries the buckets; messages where it is not given.
 
     Raises:
         CollectiveError: the ranks' parameters differ in number, name, shape or dtype; raised on all ranks.
     """
 
     def __init__(
-        self, named_params: list[tuple[str, torch.nn.Parameter]], comm: Communicator, bucket_bytes: int, name: str
+        self,
+        named_params: list[tuple[str, torch.nn.Parameter]],
+        comm: Communicator,
+        bucket_bytes: int,
+        name: str,
+        groups: Optional[list[int]] = None,
+        open_way: Callable[[list[Bucket], Communicator, str], Way] = Messages,
     ) -> None:
         self.params = [param for _, param in named_params]
         self._comm, self._name = comm, name
-        specs = [ParamSpec(n, tuple(p.shape), p.dtype, p.device) for n, p in named_params]
-        check_same_params(specs, comm, name)
-        self.names = [spec.name for spec in specs]
-        self.buckets = plan_buckets(specs, bucket_bytes)
-        self.flats = [torch.zeros(b.numel, dtype=b.dtype, device=b.device) for b in self.buckets]
-        self._views: list[torch.Tensor] = [torch.empty(0)] * len(specs)
-        self._bucket_of = [0] * len(specs)
+        groups = groups or [0] * len(named_params)
+        self.specs = [
+            ParamSpec(n, tuple(p.shape), p.dtype, p.device, g, () if p.is_contiguous() else p.stride())
+            for (n, p), g in zip(named_params, groups)
+        ]
+        check_same_params(self.specs, comm, name)
+        self.names = [spec.name for spec in self.specs]
+        self.buckets = plan_buckets(self.specs, bucket_bytes)
+        self.way = open_way(self.buckets, comm, name)
+        self.flats = self.way.flats
+        self._views = self.views_of(self.flats)
+        self._shown = self._views if self.way.results is self.flats else self.views_of(self.way.results)
+        self._bucket_of = [0] * len(self.specs)
         for number, bucket in enumerate(self.buckets):
             for slot in bucket.slots:
-                self._views[slot.param] = _view(self.flats[number], slot.offset, slot.numel, specs[slot.param])
                 self._bucket_of[slot.param] = number
+        self._members = [[(self.params[s.param], self._views[s.param]) for s in bucket.slots] for bucket in self.buckets]
         self.foreign = False  # a backward that is not ours left gradients since the last `flush`, `discard` or `expect`
         self._ours = self._armed = False
-        self._seen = [False] * len(specs)  # by the armed backward, so far
-        self._missing = [len(bucket.slots) for bucket in self.buckets]
-        self._sent: list[Pending] = []
+        self._seen = bytearray(len(self.specs))  # by our backward, so far
+        self._sizes = [len(bucket.slots) for bucket in self.buckets]
+        self._missing = list(self._sizes)
+        self._num_sent = 0
+        self._used_anywhere: Optional[list[bool]] = None  # None: all, as ever
         # What every bucket was after the last gradient came in; a change by somebody else is found by it.
         self._versions = [flat._version for flat in self.flats]
-        self._checks: list[torch.Tensor] = []  # one number a sent bucket, not finite where a gradient was not
-        self._of_another = [False] * len(specs)
+        self._of_another: set[int] = set()
         self._rows: dict[int, torch.Tensor] = {}  # of sparse gradients: which rows this step's have
         self._handles = [
-            param.register_post_accumulate_grad_hook(lambda _, index=index: self._on_grad(index))
+            param.register_post_accumulate_grad_hook(partial(self._on_grad, index))
             for index, param in enumerate(self.params)
         ]
 
-    def begin(self, armed: bool) -> None:
-        """A backward of ours starts; armed: a bucket is sent as soon as this backward has finished it. Until `end`."""
-        self._seen = [False] * len(self.params)
-        self._missing = [len(bucket.slots) for bucket in self.buckets]
+    def views_of(self, flats: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Each parameter's place in buffers that are laid out like the buckets, in its shape and, if dense, its strides."""
+        views = [torch.empty(0)] * len(self.specs)
+        for number, bucket in enumerate(self.buckets):
+            for slot in bucket.slots:
+                views[slot.param] = _view(flats[number], slot.offset, slot.numel, self.params[slot.param])
+        return views
+
+    def begin(self, armed: bool, weight: float = 0.0, nominal: float = 1.0) -> None:
+        """A backward of ours starts, until `end`.
+
+        Args:
+            armed: a bucket is sent as soon as this backward has finished it: the last backward of the step.
+            weight: of this rank in the whole step, where it is armed.
+            nominal: what losses were divided by.
+        """
+        self._seen = bytearray(len(self.params))
+        self._missing = list(self._sizes)
         self._ours, self._armed = True, armed
+        if armed and not self._num_sent:
+            self.way.announce(weight, 0.0, nominal)
 
     def end(self) -> None:
         """Backward is over: later gradients (of somebody else's loss) send nothing."""
         self._ours = self._armed = False
 
-    def flush(self, numbers: list[float]) -> tuple[list[float], bool]:
-        """Send what was not sent, wait for all, and leave the SUM over ranks in the buckets.
+    def flush(self, numbers: Numbers, weight: float = 0.0, plain: float = 0.0, nominal: float = 1.0) -> Sums:
+        """Send what was not sent, wait for all; the means over ranks are then ready to be shown.
 
         Args:
-            numbers: this rank's numbers, as many on every rank.
-
-        Returns:
-            The sums of `numbers` over all ranks, and whether all ranks' gradients were finite. Parameters that nobody
-            used have `grad = None` afterwards, all others a view of their bucket.
+            numbers: this rank's; whether it is irregular is found here.
+            weight, plain, nominal: see `ways.Sums`; used where no bucket was sent yet.
 
         Raises:
             LossError: gradients were changed between backward and here, where they are not averaged yet.
         """
         self._check_untouched()
-        # A bucket that is under way was complete when it was sent: it must not be touched any more.
-        used = [self._is_sent(index) or self._adopt(index) for index in range(len(self.params))]
-        sparse = [index in self._rows for index in range(len(self.params))]
-        while len(self._sent) < len(self.buckets):
-            self._send_next()
-        self.was_finite = all(math.isfinite(check) for check in torch.stack(self._checks).tolist())
-        counts = [float(flag) for flag in used + sparse]
-        vector = torch.tensor([*numbers, float(not self.was_finite), *counts], dtype=torch.float64).to(self._comm.device)
-        last = self._comm.allreduce_(vector, f"{self._name}.numbers")
-        for pending in self._sent:
-            pending.wait()
-        self._sent, self._checks, self.foreign = [], [], False
-        summed = last.wait().tolist()
-        num_bad, flags = summed[len(numbers)], summed[len(numbers) + 1 :]
-        num_used, num_sparse = flags[: len(used)], flags[len(used) :]
-        used_anywhere = [count > 0 for count in num_used]
-        self._find_rows([i for i, (n, k) in enumerate(zip(num_used, num_sparse)) if k and n == k])
-        for param, view, is_used in zip(self.params, self._views, used_anywhere):
-            param.grad = view if is_used else None
+        used: list[bool] = []
+        if self._num_sent < len(self.buckets):
+            # A bucket that is under way was complete when it was sent: it must not be touched any more.
+            used = [self._is_sent(index) or self._adopt(index) for index in range(len(self.params))]
+            if not self._num_sent:
+                self.way.announce(weight, plain, nominal)
+            while self._num_sent < len(self.buckets):
+                self._send_next()
+        is_irregular = bool(self._rows) or not all(used)
+        sums = self.way.finish(replace(numbers, irregular=float(is_irregular)))
+        self._num_sent, self.foreign = 0, False
+        self._used_anywhere = None
+        if sums.irregular:
+            self._find_used(used or [True] * len(self.params))
         self._note_versions()
-        return summed[: len(numbers)], num_bad == 0
+        return sums
+
+    @property
+    def all_used(self) -> bool:
+        """Whether every parameter had a gradient on some rank in the last flush, and none a sparse one."""
+        return self._used_anywhere is None or (all(self._used_anywhere) and not self._rows)
+
+    def deliver(self) -> None:
+        """Every used parameter's `grad` is now its view of the mean, this rank's own to change; `grad = None` of others."""
+        self.way.bring_home()
+        self._set_grads(self._views)
+        self._note_versions()
+
+    def show(self) -> None:
+        """As `deliver`, without a copy: views of what all ranks of the node share, to be read only."""
+        self._set_grads(self._shown)
+
+    def _set_grads(self, views: list[torch.Tensor]) -> None:
+        if self._used_anywhere is None:
+            for param, view in zip(self.params, views):
+                param.grad = view
+        else:
+            for param, view, is_used in zip(self.params, views, self._used_anywhere):
+                param.grad = view if is_used else None
+
+    def _find_used(self, used: list[bool]) -> None:
+        sparse = [float(index in self._rows) for index in range(len(self.params))]
+        flags = self.way.exchange([float(flag) for flag in used] + sparse, "used")
+        num_used, num_sparse = flags[: len(used)], flags[len(used) :]
+        self._used_anywhere = [count > 0 for count in num_used]
+        self._find_rows([i for i, (n, k) in enumerate(zip(num_used, num_sparse)) if k and n == k])
 
     def make_sparse(self) -> None:
         """Where every gradient of a parameter was sparse, give the optimizer a sparse one again: the rows of all ranks.
@@ -131,11 +191,23 @@ class Reducer:
             pending.append(self._comm.allreduce_(mask, f"{self._name}.rows{index}", "max"))
         self._rows = {index: each.wait().nonzero()[:, 0] for index, each in zip(indices, pending)}
 
-    def scale_(self, factor: float) -> None:
-        """Multiply all buckets, in place."""
-        if factor != 1.0:
-            for flat in self.flats:
-                flat.mul_(factor)
+    def begin_window(self) -> bool:
+        """A step begins: False where gradients that are not zero are left over from before."""
+        if self.holds_gradients():
+            return False
+        self.foreign = False
+        # Zeros that all ranks share, after model.zero_grad(set_to_none=False): autograd would add into them.
+        for param, shown in zip(self.params, self._shown):
+            if param.grad is not None and param.grad is shown:
+                param.grad = None
+        return True
+
+    def zero_grad(self) -> None:
+        """Zeros of this rank's own in every gradient that is there."""
+        for param, view in zip(self.params, self._views):
+            if param.grad is not None:
+                param.grad = view.zero_()
+        self._note_versions()
 
     def holds_gradients(self) -> bool:
         """Whether any parameter holds a gradient that is not zero."""
@@ -144,11 +216,11 @@ class Reducer:
 
     def holds_anything(self) -> bool:
         """Whether a gradient is there, or a bucket under way."""
-        return bool(self._sent) or any(param.grad is not None for param in self.params)
+        return bool(self._num_sent) or any(param.grad is not None for param in self.params)
 
     def holds_gradients_of_another(self) -> bool:
         """Whether a gradient that is there now came from the backward of another optimizer's loss."""
-        return any(flag and param.grad is not None for flag, param in zip(self._of_another, self.params))
+        return any(self.params[index].grad is not None for index in self._of_another)
 
     def detach(self) -> None:
         """Take the hooks off; gradients stay where they are."""
@@ -157,13 +229,13 @@ class Reducer:
 
     def discard(self) -> None:
         """Wait for what is under way and forget it (the caller throws this step's gradients away)."""
-        for pending in self._sent:
-            pending.wait()
-        self._sent, self._checks, self.foreign, self._rows = [], [], False, {}
+        self.way.discard()
+        self._num_sent, self.foreign, self._rows = 0, False, {}
         self._note_versions()
 
-    def _on_grad(self, index: int) -> None:
-        if self._is_sent(index):
+    def _on_grad(self, index: int, param: torch.nn.Parameter) -> None:
+        bucket = self._bucket_of[index]
+        if bucket < self._num_sent:
             raise CollectiveError(
                 f"parameter {self.names[index]!r} got a gradient after its bucket was sent: a backward after the last "
                 "opt.backward of the step, reentrant checkpointing, or a backward inside backward",
@@ -171,25 +243,33 @@ class Reducer:
                 "last=False before the last micro-batch; torch.utils.checkpoint(..., use_reentrant=False); or "
                 "DistributedOptimizer(..., overlap=False)",
             )
-        from_another = bool(self._comm.backward_of) and not self._ours
-        self._of_another[index] = from_another or (self._of_another[index] and not self._is_fresh(index))
-        self.foreign = self.foreign or not self._ours
-        if self.params[index].grad.is_sparse:
+        if not self._ours:
+            self._on_foreign_grad(index)
+        elif self._of_another and self._is_fresh(index):
+            self._of_another.discard(index)
+        if param.grad.is_sparse:
             return  # torch adds up further ones; which rows they have is known at the end of the step
-        bucket = self._bucket_of[index]
-        self._adopt(index)
-        self._versions[bucket] = self.flats[bucket]._version
-        if not self._armed:
+        if not self._ours or self._seen[index]:
+            self._adopt(index)
+            self._versions[bucket] = self.flats[bucket]._version
             return
-        if not self._seen[index]:
-            self._seen[index] = True
-            self._missing[bucket] -= 1
-        while len(self._sent) < len(self.buckets) and self._missing[len(self._sent)] == 0:
-            self._send_next()
+        self._seen[index] = 1
+        self._missing[bucket] -= 1
+        if not self._missing[bucket]:
+            self._adopt_bucket(bucket)
+            while self._armed and self._num_sent < len(self.buckets) and not self._missing[self._num_sent]:
+                self._send_next()
+
+    def _on_foreign_grad(self, index: int) -> None:
+        if self._comm.backward_of:
+            self._of_another.add(index)
+        elif self._is_fresh(index):
+            self._of_another.discard(index)
+        self.foreign = True
 
     def first_not_finite(self) -> str:
-        """The name of the first parameter whose gradient holds a NaN or an infinity; "" where there is none."""
-        return next((name for name, view in zip(self.names, self._views) if not view.isfinite().all()), "")
+        """The name of the first parameter whose mean gradient holds a NaN or an infinity; "" where there is none."""
+        return next((name for name, view in zip(self.names, self._shown) if not view.isfinite().all()), "")
 
     def _note_versions(self) -> None:
         self._versions = [flat._version for flat in self.flats]
@@ -208,7 +288,24 @@ class Reducer:
         return self.params[index].grad is not self._views[index]
 
     def _is_sent(self, index: int) -> bool:
-        return self._bucket_of[index] < len(self._sent)
+        return self._bucket_of[index] < self._num_sent
+
+    def _adopt_bucket(self, number: int) -> None:
+        """Make the gradients of a bucket, all there and dense, views of it: in one call, while they are in cache."""
+        grads, views = [], []
+        for param, view in self._members[number]:
+            grad = param.grad
+            if grad is not view:
+                grads.append(grad)
+                views.append(view)
+                param.grad = view
+        if grads:
+            if torch.is_grad_enabled():  # with create_graph=True: the buffers would join the graph
+                with torch.no_grad():
+                    torch._foreach_copy_(views, grads)
+            else:
+                torch._foreach_copy_(views, grads)
+        self._versions[number] = self.flats[number]._version
 
     def _adopt(self, index: int) -> bool:
         """Make the parameter's gradient its view of the bucket; False where it has none (the view is then zero)."""
@@ -221,23 +318,24 @@ class Reducer:
         if grad.is_sparse:
             grad = grad.coalesce()
             self._rows[index] = grad.indices()[0]
-        with torch.no_grad():  # with create_graph=True the hook runs in grad mode: the buffers would join the graph
+        with torch.no_grad():
             view.copy_(grad.to_dense() if grad.is_sparse else grad)
         self.params[index].grad = view
         return True
 
     def _send_next(self) -> None:
-        number = len(self._sent)
-        flat = self.flats[number]
-        # While it is in cache: NaN and infinity survive a sum. 16-bit floats are summed in 32 bits.
-        self._checks.append(flat.sum(dtype=torch.float32 if flat.element_size() < 4 else None).double())
-        self._sent.append(self._comm.allreduce_(flat, f"{self._name}.bucket{number}"))
-        self._versions[number] = flat._version
+        number = self._num_sent
+        self._num_sent += 1
+        self.way.send(number)
+        self._versions[number] = self.flats[number]._version
 
 
 def check_same_params(specs: list[ParamSpec], comm: Communicator, name: str) -> None:
     """Raise CollectiveError on all ranks, naming rank, tensor and shapes, where the ranks' parameters differ."""
-    lines = [f"{s.name} {list(s.shape)} {str(s.dtype).removeprefix('torch.')}" for s in specs]
+    lines = [
+        f"{s.name} {list(s.shape)} {str(s.dtype).removeprefix('torch.')}" + (f" strides {list(s.strides)}" if s.strides else "")
+        for s in specs
+    ]
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     if len(set(comm.gather_objects(digest, f"{name}.plan"))) == 1:
         return
@@ -259,9 +357,25 @@ def check_same_params(specs: list[ParamSpec], comm: Communicator, name: str) -> 
     )
 
 
-def _view(flat: torch.Tensor, offset: int, numel: int, spec: ParamSpec) -> torch.Tensor:
+def _view(flat: torch.Tensor, offset: int, numel: int, param: torch.Tensor) -> torch.Tensor:
     part = flat[offset : offset + numel]
-    if spec.dtype.is_complex:
-        return torch.view_as_complex(part.view(*spec.shape, 2))
-    return part.view(spec.shape)
+    if param.is_complex():
+        return torch.view_as_complex(part.view(*param.shape, 2))
+    if is_dense(param):
+        return part.as_strided(param.shape, param.stride(), part.storage_offset())
+    return part.view(param.shape)
 
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill one stretch of memory without a hole or an overlap, in whatever order.
+
+    Example:
+        >>> is_dense(torch.zeros(2, 3).t()), is_dense(torch.zeros(4)[::2])
+        (True, False)
+    """
+    expected = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True

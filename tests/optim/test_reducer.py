@@ -5,6 +5,7 @@ import torch
 
 from hvd_trainer.errors import CollectiveError
 from hvd_trainer.optim.reducer import Reducer
+from hvd_trainer.optim.ways import Numbers
 from tests.fake_comm import run_threads
 
 
@@ -17,13 +18,14 @@ def test_gradients_are_views_and_sums():
     def rank_main(comm):
         (a, b, c), reducer = make(comm, 2, 3, 1)
         ((a * (comm.rank + 1)).sum() + (b.sum() * 10 if comm.rank == 1 else 0)).backward()
-        numbers, finite = reducer.flush([float(comm.rank), 2.0])
+        sums = reducer.flush(Numbers(total=float(comm.rank)), weight=1.0, plain=1.0)
+        reducer.deliver()
         pointers = {flat.untyped_storage().data_ptr() for flat in reducer.flats}
         assert {p.grad.untyped_storage().data_ptr() for p in (a, b)} <= pointers
-        return numbers, finite, a.grad.tolist(), b.grad.tolist(), c.grad
+        return sums.total, sums.weight, sums.bad, a.grad.tolist(), b.grad.tolist(), c.grad
 
     for found in run_threads(3, rank_main):
-        assert found == ([3.0, 6.0], True, [6.0, 6.0], [10.0] * 3, None)
+        assert found == (3.0, 3.0, 0.0, [2.0, 2.0], pytest.approx([10.0 / 3] * 3), None)
 
 
 def test_all_ranks_get_the_same_bits():
@@ -31,7 +33,8 @@ def test_all_ranks_get_the_same_bits():
         (a,), reducer = make(comm, 1000)
         generator = torch.Generator().manual_seed(comm.rank)
         (a * torch.randn(1000, generator=generator)).sum().backward()
-        reducer.flush([])
+        reducer.flush(Numbers())
+        reducer.deliver()
         return a.grad.clone()
 
     found = run_threads(4, rank_main)
@@ -43,7 +46,8 @@ def test_gradients_before_the_reducer_was_made_count():
         param = torch.nn.Parameter(torch.zeros(2))
         param.sum().backward()
         reducer = Reducer([("p", param)], comm, 16, "r")
-        reducer.flush([])
+        reducer.flush(Numbers())
+        reducer.deliver()
         return param.grad.tolist()
 
     assert run_threads(2, rank_main) == [[2.0, 2.0]] * 2
@@ -81,7 +85,8 @@ def test_discard_waits_for_what_is_under_way():
         reducer.discard()
         a.grad = None
         a.sum().backward()
-        reducer.flush([])
+        reducer.flush(Numbers())
+        reducer.deliver()
         return a.grad.tolist()
 
     assert run_threads(2, rank_main) == [[2.0, 2.0]] * 2

@@ -1,0 +1,316 @@
+"""The update divided among the ranks of a node: each rank updates its share of the parameters, in memory that all see.
+
+Parameters and the optimizer's state lie in shared memory, laid out like the buckets of gradients. An optimizer of the
+user's class with the user's options steps over this rank's slices, and nobody has to send a new parameter anywhere. The
+user's optimizer sees all of it: its parameters and its state are views of the same memory, so that `state_dict()` is the
+ordinary one without any communication.
+
+Exact for optimizers that work element by element; others are refused with the reason. Whoever writes to a parameter between
+two steps would do it once per rank: this is noticed before the next update, by a sum of each slice, and refused.
+
+Source: Rajbhandari et al. 2020, ZeRO, arXiv 1910.02054 (stage 1: the optimizer's state is divided).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional
+
+import torch
+
+from hvd_trainer.comm.api import Communicator
+from hvd_trainer.comm.node_memory import open_node_memory
+from hvd_trainer.optim.reducer import Reducer, is_dense
+from hvd_trainer.optim.shared_sums import SharedSums
+
+# Each element of a parameter depends on the same element of gradient and state, and on numbers of the group.
+ELEMENTWISE = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adagrad,
+    torch.optim.RMSprop,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adadelta,
+    torch.optim.Rprop,
+)
+SCALAR_BYTES = 8
+
+
+def refusal(optimizer: torch.optim.Optimizer, params: list[torch.Tensor]) -> str:
+    """Why the update cannot be divided among ranks; "" where it can.
+
+    Example:
+        >>> w = torch.nn.Parameter(torch.zeros(4))
+        >>> refusal(torch.optim.SGD([w], lr=0.1), [w]), refusal(torch.optim.LBFGS([w]), [w])
+        ('', 'LBFGS is not known to work element by element')
+    """
+    name = type(optimizer).__name__
+    if type(optimizer) not in ELEMENTWISE:
+        return f"{name} is not known to work element by element"
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return "a step hook must see whole gradients"
+    own_step = vars(optimizer).get("step")
+    if own_step is not None and not hasattr(own_step, "_wrapped_by_lr_sched"):
+        return f"{name}.step was replaced"
+    if any(group.get("differentiable") or group.get("capturable") for group in optimizer.param_groups):
+        return f"{name} with differentiable or capturable"
+    if any(not (param.is_floating_point() and is_dense(param)) for param in params):
+        return "a parameter is complex or has holes in memory"
+    return ""
+
+
+class ShardedUpdate:
+    """Updates this rank's slices; made when all ranks hold the same parameters and state. A collective.
+
+    Args:
+        optimizer: the user's; nobody else steps it while this is in use.
+        reducer: its gradients; goes through shared memory.
+        comm: all ranks are on one node.
+        name: of the collectives.
+
+    Attributes:
+        problem: why it could not be made, "" where it could; the same on all ranks.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, reducer: Reducer, comm: Communicator, name: str) -> None:
+        assert isinstance(reducer.way, SharedSums)
+        self._optimizer, self._reducer, self._comm, self._name = optimizer, reducer, comm, name
+        self._sums = reducer.way
+        self.flats, self.problem = self._open([(b.numel, b.dtype) for b in reducer.buckets], "parameters")
+        if self.problem:
+            return
+        self._views = reducer.views_of(self.flats)
+        if comm.local_rank == 0:
+            for view, param in zip(self._views, reducer.params):
+                view.copy_(param.detach())
+        self._sums.updated()
+        for view, param in zip(self._views, reducer.params):
+            take_over(param)
+            param.data = view
+            param._hvd_trainer_shared = self
+        self._pointers = [view.data_ptr() for view in self._views]
+        # What this rank updates: pieces of the flat parameters, with the means of their gradients.
+        self._pieces: list[list[torch.nn.Parameter]] = []
+        for number, flat in enumerate(self.flats):
+            first, last = self._sums.slices[number]
+            chunks = self._sums.my_chunks(number)
+            pieces = [torch.nn.Parameter(piece) for piece in flat[first:last].split(chunks[0].numel())] if chunks else []
+            for piece, mean in zip(pieces, chunks):
+                piece.grad = mean
+            self._pieces.append(pieces)
+        self._all_pieces = [piece for pieces in self._pieces for piece in pieces]
+        self._inner: Optional[torch.optim.Optimizer] = None
+        self._pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._state_is_shared = False
+        self._guards: Optional[list[float]] = None
+        self.problem = self._take_state()
+        self._sums.updated()
+
+    def step(self, factor: float = 1.0, max_value: Optional[float] = None) -> None:
+        """Update this rank's slices by the means, times `factor`, clamped; returns when all ranks have done so."""
+        with torch.no_grad():
+            for piece in self._all_pieces if factor != 1.0 else ():
+                piece.grad.mul_(factor)
+            for piece in self._all_pieces if max_value is not None else ():
+                piece.grad.clamp_(-max_value, max_value)
+        for theirs, ours in self._pairs:
+            for key in theirs:
+                if key != "params":
+                    ours[key] = theirs[key]
+        if self._inner is not None:
+            self._inner.step()
+        if not self._state_is_shared:
+            self._share_state()
+        self._guards = self._piece_sums()
+        self._sums.updated()
+        self._optimizer._opt_called = True  # schedulers look at it
+
+    def was_changed(self) -> bool:
+        """Whether somebody has written to this rank's slices since the last step."""
+        # Sums of NaN or infinity differ from themselves, or hide a change; training has ended there anyway.
+        before = self._guards
+        return before is not None and any(a != b and math.isfinite(a) for a, b in zip(before, self._piece_sums()))
+
+    def forget_guard(self) -> None:
+        """The parameters are about to be written by all ranks alike (a checkpoint is loaded)."""
+        self._guards = None
+
+    def is_stale(self) -> str:
+        """Why the update must not be divided any more, "" where it may; this rank's view."""
+        if any(param.data_ptr() != pointer for param, pointer in zip(self._reducer.params, self._pointers)):
+            return "the memory of a parameter was replaced"
+        return refusal_while_running(self._optimizer)
+
+    def refresh(self) -> str:
+        """Where the optimizer's state or groups were replaced (load_state_dict), take the new ones. A collective then."""
+        groups, state = self._optimizer.param_groups, self._optimizer.state
+        same = groups is self._groups and state is self._state and len(state) == self._num_states
+        return "" if same else self._take_state()
+
+    def give_back(self) -> None:
+        """Parameters and state become this rank's own again. Not a collective, but all ranks must do it."""
+        with torch.no_grad():
+            for param, pointer in zip(self._reducer.params, self._pointers):
+                if param.data_ptr() == pointer:
+                    param.data = param.detach().clone(memory_format=torch.preserve_format)
+                param.__dict__.pop("_hvd_trainer_shared", None)
+                state = self._optimizer.state.get(param, {})
+                for key, value in state.items():
+                    if isinstance(value, torch.Tensor):
+                        state[key] = value.clone(memory_format=torch.preserve_format)
+        self._guards = None
+
+    # -- the optimizer of the slices, and its state -----------------------------------------------------------------
+
+    def _piece_sums(self) -> list[float]:
+        with torch.no_grad():
+            return [piece.sum().item() for piece in self._all_pieces]
+
+    def _take_state(self) -> str:
+        """A new optimizer over the slices, with the options and, from its tensors, the state of the user's."""
+        optimizer = self._optimizer
+        self._groups, self._state, self._num_states = optimizer.param_groups, optimizer.state, len(optimizer.state)
+        kinds = self._kinds_of_state()
+        if isinstance(kinds, str):
+            return kinds
+        groups = [
+            {**{k: v for k, v in group.items() if k != "params"}, "params": [p for b in self._buckets_of(number) for p in self._pieces[b]]}
+            for number, group in enumerate(optimizer.param_groups)
+        ]
+        filled = [(theirs, ours) for theirs, ours in zip(optimizer.param_groups, groups) if ours["params"]]
+        self._inner = type(optimizer)([ours for _, ours in filled]) if filled else None
+        self._pairs = [(theirs, ours) for (theirs, _), ours in zip(filled, self._inner.param_groups)] if filled else []
+        for group in self._inner.param_groups if filled else ():
+            group.pop("initial_lr", None)
+        self._state_is_shared = False
+        if any(kinds):
+            return self._share_state(kinds)
+        return ""
+
+    def _buckets_of(self, group: int) -> list[int]:
+        return [number for number, bucket in enumerate(self._reducer.buckets) if bucket.group == group]
+
+    def _kinds_of_state(self) -> Any:
+        """For each bucket, the dtype of each tensor in its parameters' state and whether it is one number; or a problem."""
+        found: list[dict[str, tuple[torch.dtype, bool]]] = []
+        for bucket in self._reducer.buckets:
+            kinds: list[dict[str, tuple[torch.dtype, bool]]] = []
+            for slot in bucket.slots:
+                param = self._reducer.params[slot.param]
+                state = self._optimizer.state.get(param, {})
+                tensors = {key: value for key, value in state.items() if value is not None}
+                if any(not isinstance(v, torch.Tensor) or v.shape not in (param.shape, ()) for v in tensors.values()):
+                    return "the optimizer's state has another shape than its parameter"
+                kinds.append({key: (v.dtype, v.shape != param.shape) for key, v in tensors.items()})
+            numbers = [
+                {key: self._optimizer.state[self._reducer.params[s.param]][key].item() for key, (_, one) in kinds[0].items() if one}
+                for s in bucket.slots
+                if kinds[0] and self._optimizer.state.get(self._reducer.params[s.param])
+            ]
+            if any(k != kinds[0] for k in kinds) or any(n != numbers[0] for n in numbers):
+                return "parameters have made different numbers of steps"
+            found.append(kinds[0])
+        return found
+
+    def _share_state(self, kinds: Optional[list[dict[str, tuple[torch.dtype, bool]]]] = None) -> str:
+        """Move the state of the slices to shared memory, and show it to the user's optimizer as its own.
+
+        Args:
+            kinds: of the user's optimizer, whose state is taken; without it, what the first step has made is.
+        """
+        from_user = kinds is not None
+        if kinds is None:
+            made = [self._made(pieces) for pieces in self._pieces]
+            kinds = self._comm.gather_objects(made, f"{self._name}.kinds")[0]  # the first rank has a share of every bucket
+        if not any(kinds):
+            self._state_is_shared = True
+            return ""
+        wanted = [
+            (1 if one else bucket.numel, dtype) for bucket, each in zip(self._reducer.buckets, kinds) for dtype, one in each.values()
+        ]
+        tensors, problem = self._open(wanted, "state")
+        if problem:
+            return problem
+        remaining = iter(tensors)
+        for number, each in enumerate(kinds):
+            whole = {key: next(remaining) for key in each}
+            self._place(number, each, whole, from_user)
+        self._state_is_shared = True
+        self._num_states = len(self._optimizer.state)
+        return ""
+
+    def _made(self, pieces: list[torch.nn.Parameter]) -> dict[str, tuple[torch.dtype, bool]]:
+        state = self._inner.state.get(pieces[0], {}) if pieces and self._inner is not None else {}
+        return {k: (v.dtype, v.shape != pieces[0].shape) for k, v in state.items() if isinstance(v, torch.Tensor)}
+
+    def _place(self, number: int, kinds: dict[str, tuple[torch.dtype, bool]], whole: dict[str, torch.Tensor], from_user: bool) -> None:
+        """Put one bucket's state into `whole`, this rank's share of it; pieces and the user's parameters get views."""
+        params = self._reducer.params
+        bucket, (first, last) = self._reducer.buckets[number], self._sums.slices[number]
+        user = [self._optimizer.state[params[slot.param]] for slot in bucket.slots]
+        for key, (_, one) in kinds.items():
+            flat = whole[key]
+            if one:
+                if self._comm.local_rank == 0:
+                    source = user[0][key] if from_user else self._inner.state[self._pieces[number][0]][key]
+                    flat.copy_(source.reshape(1))
+                value = user[0][key].item() if from_user else None
+                for place, piece in enumerate(self._pieces[number]):
+                    state = self._inner.state[piece]
+                    # One rank counts for all to see; every further piece has a counter of its own.
+                    if place == 0 and self._comm.local_rank == 0:
+                        state[key] = flat.view(())
+                    elif from_user:
+                        state[key] = torch.full((), value, dtype=flat.dtype)
+                for state in user:
+                    state[key] = flat.view(())
+                continue
+            views = [_like(flat, slot.offset, slot.numel, params[slot.param]) for slot in bucket.slots]
+            parts = flat[first:last].split(self._pieces[number][0].numel()) if self._pieces[number] else ()
+            if from_user:
+                whole_before = torch.cat([_flat(state[key], params[slot.param]) for state, slot in zip(user, bucket.slots)])
+                flat[first:last].copy_(whole_before[first:last])
+            for piece, part in zip(self._pieces[number], parts):
+                if not from_user:
+                    part.copy_(self._inner.state[piece][key])
+                self._inner.state[piece][key] = part
+            for state, view in zip(user, views):
+                state[key] = view
+
+    def _open(self, wanted: list[tuple[int, torch.dtype]], what: str) -> tuple[list[torch.Tensor], str]:
+        sizes = [numel * dtype.itemsize for numel, dtype in wanted]
+        memory, problem = open_node_memory(self._comm, sizes, 0, self._comm.unique_name(f"{self._name}.{what}"))
+        if memory is None:
+            return [], problem
+        return [memory.tensor(numel, dtype) for numel, dtype in wanted], ""
+
+
+def refusal_while_running(optimizer: torch.optim.Optimizer) -> str:
+    """What of `refusal` can change from step to step."""
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return "a step hook must see whole gradients"
+    own_step = vars(optimizer).get("step")
+    if own_step is not None and not hasattr(own_step, "_wrapped_by_lr_sched"):
+        return f"{type(optimizer).__name__}.step was replaced"
+    return ""
+
+
+def take_over(param: torch.nn.Parameter) -> None:
+    """Where another optimizer shares this parameter's memory, it gives all of its own back first."""
+    other = getattr(param, "_hvd_trainer_shared", None)
+    if other is not None:
+        other.give_back()
+
+
+def _like(flat: torch.Tensor, offset: int, numel: int, param: torch.Tensor) -> torch.Tensor:
+    return flat[offset : offset + numel].as_strided(param.shape, param.stride(), flat.storage_offset() + offset)
+
+
+def _flat(value: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
+    """The elements of a tensor of the parameter's shape in the order of the parameter's memory."""
+    own = torch.empty_strided(param.shape, param.stride(), dtype=value.dtype)
+    own.copy_(value)
+    return own.as_strided((param.numel(),), (1,))

@@ -1,0 +1,177 @@
+"""The sums of buckets through memory that the ranks of one node share: each rank sums its share, and all read the result.
+
+Nothing is sent. Every rank's gradients lie in shared memory; when all ranks have finished a bucket, each adds up its slice
+of it, in rank order, while that is in cache, multiplies it by what makes the mean, and notes whether it was finite.
+Three things order the ranks, all by counters (`comm.node_memory`):
+- READY: buckets that a rank has finished, over all steps; nobody reads a slice before its owner's counter says so;
+- TURN: exchanges of numbers; the one in `finish` also says that a rank's slices are summed;
+- UPDATED: sharded updates done (`sharded_update`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Optional
+
+import torch
+
+from hvd_trainer.comm.api import Communicator
+from hvd_trainer.comm.node_memory import NodeMemory
+from hvd_trainer.optim.buckets import Bucket
+from hvd_trainer.optim.ways import Numbers, Sums, mean_factor
+
+READY, TURN, UPDATED = range(3)
+NUM_COUNTERS = 3
+CHUNK_BYTES = 256 * 1024  # of every rank's gradients and the sum: what is added up at a time stays in a core's cache
+SLICE_ALIGN = 16  # elements: slices of two ranks do not meet in a cache line
+NUM_NUMBERS = 8  # exchanged in every step
+WEIGHTS = 2  # announced in every step: weight and plain
+
+
+def piece_bytes(buckets: list[Bucket], local_size: int, num_params: int) -> list[int]:
+    """Sizes of the pieces that a `SharedSums` carves, in its order."""
+    sizes = [bucket.numel * bucket.dtype.itemsize for bucket in buckets]
+    width = max(NUM_NUMBERS, 2 * num_params)
+    return [8 * WEIGHTS * local_size, 8 * 2 * local_size * width] + sizes * (local_size + 1)
+
+
+def my_slice(numel: int, local_rank: int, local_size: int) -> tuple[int, int]:
+    """Where a rank's share of a bucket begins and ends.
+
+    Example:
+        >>> my_slice(100, 0, 2), my_slice(100, 1, 2), my_slice(3, 1, 2)
+        ((0, 64), (64, 100), (3, 3))
+    """
+    lines = -(-numel // SLICE_ALIGN)
+    first, last = (-(-lines * rank // local_size) * SLICE_ALIGN for rank in (local_rank, local_rank + 1))
+    return min(first, numel), min(last, numel)
+
+
+class SharedSums:
+    """See the module; the interface of `ways.Messages`.
+
+    Args:
+        memory: carved first by this.
+        buckets: the same on all ranks.
+        comm: all ranks are on this node.
+        num_params: flags are exchanged for each.
+    """
+
+    text = "shared memory"
+
+    def __init__(self, memory: NodeMemory, buckets: list[Bucket], comm: Communicator, num_params: int) -> None:
+        size, rank = comm.local_size, comm.local_rank
+        self.memory, self._comm = memory, comm
+        self._width = max(NUM_NUMBERS, 2 * num_params)
+        weights = memory.tensor(WEIGHTS * size, torch.float64)
+        rows = memory.tensor(2 * size * self._width, torch.float64)
+        every = [[memory.tensor(b.numel, b.dtype) for b in buckets] for _ in range(size)]
+        self.flats = every[rank]
+        self.results = [memory.tensor(b.numel, b.dtype) for b in buckets]
+        self.slices = [my_slice(b.numel, rank, size) for b in buckets]
+        self._weights, self._rows = (memoryview(t.numpy()) for t in (weights, rows))
+        self._chunks = [self._cut(number, every) for number in range(len(buckets))]
+        self._start = 0  # READY before this step
+        self._num_sent = self._num_summed = self._turn = 0
+        self._nominal = 1.0
+        self._factor: Optional[float] = None  # known from the first bucket on that is complete on all ranks
+        self._check = 0.0
+        self.squares = False  # whether the check adds up squares, for a norm, instead of values
+        self._updates = 0
+
+    def announce(self, weight: float, plain: float, nominal: float) -> None:
+        at = WEIGHTS * self._comm.local_rank
+        self._weights[at], self._weights[at + 1], self._nominal = weight, plain, nominal
+
+    def send(self, number: int) -> None:
+        self._num_sent = number + 1
+        self.memory.post(READY, self._start + number + 1)
+        # What the others have finished too is added up now, while it is in cache; nobody is waited for.
+        while self._num_summed <= number and self.memory.reached(READY, self._start + self._num_summed + 1):
+            self._sum_next()
+
+    def finish(self, numbers: Numbers) -> Sums:
+        for number in range(self._num_summed, self._num_sent):
+            self.memory.wait(READY, self._start + number + 1, f"bucket {number}")
+            self._sum_next()
+        weight, plain = self._announced()
+        self._start += self._num_sent
+        check, self._check, self._factor = self._check, 0.0, None
+        self._num_sent = self._num_summed = 0
+        mine = [numbers.total, numbers.ours, numbers.irregular, numbers.aside, numbers.changed, check]
+        *sums, self.check = self.exchange(mine, "the numbers")
+        return Sums(*sums, weight, plain, 0.0 if math.isfinite(self.check) else 1.0)
+
+    def exchange(self, numbers: list[float], what: str) -> list[float]:
+        self._turn += 1
+        # Two rows in turn: a rank may write the next exchange's while another still reads this one's.
+        start = (self._turn & 1) * self._comm.local_size * self._width
+        rows, width, count = self._rows, self._width, len(numbers)
+        at = start + self._comm.local_rank * width
+        for k in range(count):
+            rows[at + k] = numbers[k]
+        self.memory.post(TURN, self._turn)
+        self.memory.wait(TURN, self._turn, what)
+        return [sum(rows[start + k : start + self._comm.local_size * width : width]) for k in range(count)]
+
+    def updated(self) -> None:
+        """Return when all ranks have come here: what they wrote before, everybody sees."""
+        self._updates += 1
+        self.memory.post(UPDATED, self._updates)
+        self.memory.wait(UPDATED, self._updates, "the update")
+
+    def discard(self) -> None:
+        if self._num_sent:
+            self._start += len(self.flats)
+            self.memory.post(READY, self._start)
+            self._num_sent = self._num_summed = 0
+            self._check, self._factor = 0.0, None
+
+    def bring_home(self) -> None:
+        for flat, result in zip(self.flats, self.results):
+            flat.copy_(result)
+
+    @property
+    def was_finite(self) -> bool:
+        """Whether this rank's own gradients of the last step were; looked at only to explain an error."""
+        return all(bool(flat.isfinite().all()) for flat in self.flats)
+
+    def my_chunks(self, number: int) -> list[torch.Tensor]:
+        """This rank's share of a bucket's result, in pieces that fit into the cache."""
+        return [result for result, _ in self._chunks[number]]
+
+    def _announced(self) -> tuple[float, float]:
+        every = self._weights
+        return sum(every[::WEIGHTS]), sum(every[1::WEIGHTS])
+
+    def _sum_next(self) -> None:
+        if self._factor is None:
+            self._factor = mean_factor(*self._announced(), self._nominal)
+        for result, parts in self._chunks[self._num_summed]:
+            if result.element_size() < 4:
+                total = parts[0].float()
+                for part in parts[1:]:
+                    total.add_(part)
+                result.copy_(total.mul_(self._factor))
+            else:
+                torch.add(parts[0], parts[1], out=result)
+                for part in parts[2:]:
+                    result.add_(part)
+                if self._factor != 1.0:
+                    result.mul_(self._factor)
+            self._check += self._checked(result)
+        self._num_summed += 1
+
+    def _checked(self, result: torch.Tensor) -> float:
+        """A number that is finite where all elements are, and, with `squares`, their sum of squares."""
+        if result.element_size() < 4:
+            result = result.float()
+        return torch.dot(result, result).item() if self.squares else result.sum().item()
+
+    def _cut(self, number: int, every: list[list[torch.Tensor]]) -> list[tuple[torch.Tensor, list[torch.Tensor]]]:
+        first, last = self.slices[number]
+        step = max(1, CHUNK_BYTES // self.results[number].element_size())
+        return [
+            (self.results[number][at : min(at + step, last)], [flats[number][at : min(at + step, last)] for flats in every])
+            for at in range(first, last, step)
+        ]

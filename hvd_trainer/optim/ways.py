@@ -1,0 +1,125 @@
+"""How a bucket gets from the sums of one rank to the mean of all: by messages of the engine.
+
+A way has one small interface, and the reducer does not know which one it drives; the other is `shared_sums.SharedSums`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from hvd_trainer.comm.api import Communicator, Pending
+from hvd_trainer.optim.buckets import Bucket
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a rank reports with its gradients; `finish` returns the sums over all ranks.
+
+    Args:
+        total: of the losses.
+        ours: 1 where the gradients come from `opt.backward`.
+        irregular: 1 where some parameter has no gradient on this rank, or a sparse one.
+        aside: 1 where this rank must see whole gradients before the update.
+        changed: 1 where somebody else has changed parameters that the ranks share.
+    """
+
+    total: float = 0.0
+    ours: float = 0.0
+    irregular: float = 0.0
+    aside: float = 0.0
+    changed: float = 0.0
+
+
+@dataclass(frozen=True)
+class Sums(Numbers):
+    """`Numbers` summed over the ranks.
+
+    Args:
+        weight: of the losses; with `plain`, the number of ranks that have gradients.
+        plain: ranks whose gradients come from `loss.backward`.
+        bad: not 0 where some gradient was NaN or infinite.
+    """
+
+    weight: float = 0.0
+    plain: float = 0.0
+    bad: float = 0.0
+
+    def factor(self, nominal: float) -> float:
+        """What makes the mean of the sum, where each rank divided by `nominal` already (but not for plain losses)."""
+        return mean_factor(self.weight, self.plain, nominal)
+
+
+def mean_factor(weight: float, plain: float, nominal: float) -> float:
+    """See `Sums.factor`; 1.0 where there is nothing to divide by, which the caller reports.
+
+    Example:
+        >>> mean_factor(48.0, 0, 64.0), mean_factor(2.0, 2, 64.0), mean_factor(0.0, 0, 64.0)
+        (1.3333333333333333, 0.5, 1.0)
+    """
+    return (1.0 if plain else nominal) / weight if weight else 1.0
+
+
+class Messages:
+    """Buckets travel by `comm.allreduce_`, each as soon as it is sent.
+
+    Attributes:
+        flats: where this rank's gradients are put, one a bucket.
+        results: where the means are after `finish`: the same memory.
+    """
+
+    text = "messages"
+
+    def __init__(self, buckets: list[Bucket], comm: Communicator, name: str) -> None:
+        self.flats = self.results = [torch.zeros(b.numel, dtype=b.dtype, device=b.device) for b in buckets]
+        self._comm, self._name = comm, name
+        self._sent: list[Pending] = []
+        self._checks: list[torch.Tensor] = []  # one number a sent bucket, not finite where a gradient was not
+        self._weight = self._plain = 0.0
+        self._nominal = 1.0
+        self.was_finite = True
+
+    def announce(self, weight: float, plain: float, nominal: float) -> None:
+        """Before the first bucket of a step: this rank's weight, whether its losses were plain, and the nominal weight."""
+        self._weight, self._plain, self._nominal = weight, plain, nominal
+
+    def send(self, number: int) -> None:
+        """This rank's part of the bucket is complete; buckets are sent in order."""
+        flat = self.flats[number]
+        # While it is in cache: NaN and infinity survive a sum. 16-bit floats are summed in 32 bits.
+        self._checks.append(flat.sum(dtype=torch.float32 if flat.element_size() < 4 else None).double())
+        self._sent.append(self._comm.allreduce_(flat, f"{self._name}.bucket{number}"))
+
+    def finish(self, numbers: Numbers) -> Sums:
+        """Wait for all buckets, which were all sent; `results` then hold the means."""
+        self.was_finite = all(math.isfinite(check) for check in torch.stack(self._checks).tolist())
+        mine = [numbers.total, numbers.ours, numbers.irregular, numbers.aside, numbers.changed, self._weight, self._plain, float(not self.was_finite)]
+        last = self._send_numbers(mine, "numbers")
+        for pending in self._sent:
+            pending.wait()
+        self._sent, self._checks = [], []
+        sums = Sums(*last.wait().tolist())
+        factor = sums.factor(self._nominal)
+        if factor != 1.0:
+            for flat in self.flats:
+                flat.mul_(factor)
+        return sums
+
+    def exchange(self, numbers: list[float], what: str) -> list[float]:
+        """The sums over all ranks of further numbers, as many on every rank."""
+        return self._send_numbers(numbers, what).wait().tolist()
+
+    def discard(self) -> None:
+        """Wait for what is under way and forget it."""
+        for pending in self._sent:
+            pending.wait()
+        self._sent, self._checks = [], []
+
+    def bring_home(self) -> None:
+        """Copy the means to `flats`, where they are not there already."""
+
+    def _send_numbers(self, numbers: list[float], what: str) -> Pending:
+        vector = torch.tensor(numbers, dtype=torch.float64).to(self._comm.device)
+        return self._comm.allreduce_(vector, f"{self._name}.{what}")
