@@ -28,6 +28,7 @@ _PUBLIC = {
     "LearningRate": "hvd_trainer.train.learning_rate",
     "Loader": "hvd_trainer.data.loader",
     "NoiseRule": "hvd_trainer.optim.noise_rule",
+    "NoiseScale": "hvd_trainer.train.callbacks.noise_scale",
     "Progress": "hvd_trainer.train.callbacks.progress",
     "ScalingRule": "hvd_trainer.optim.scaling",
     "StreamLoader": "hvd_trainer.data.stream",

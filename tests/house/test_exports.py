@@ -7,7 +7,7 @@ import hvd_trainer as ht
 # A name appears here, in __init__ and in the docs together.
 PROMISED = {
     "AdaScale", "AdamSde", "BatchPlan", "Callback", "Checkpoint", "DistributedOptimizer", "EMA", "EarlyStop", "Evaluate",
-    "GradScaler", "JsonLines", "LAMB", "LARS", "LearningRate", "Loader", "NoiseRule", "Progress",
+    "GradScaler", "JsonLines", "LAMB", "LARS", "LearningRate", "Loader", "NoiseRule", "NoiseScale", "Progress",
     "ScalingRule", "StreamLoader", "SyncBatchNorm", "TensorBoard", "Trainer", "Unfreeze", "Warmup", "Weighted", "__version__", "broadcast_model", "errors",
     "evaluate", "init", "make_optimizer", "noise_scale", "replica_check", "run", "scale_lr", "schedules",
 }  # fmt: skip
