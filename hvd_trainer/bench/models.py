@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hvd_trainer.bench.workloads import RANK_BATCH, Workload
+from hvd_trainer.bench.workloads import Workload
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.values import Weighted
 
@@ -49,14 +49,18 @@ class Task:
         return sum(p.requires_grad for p in self.model.parameters())
 
 
-def build(workload: Workload, rank: int) -> Task:
+def build(workload: Workload, rank: int, num_ranks: int) -> Task:
     """The task of a workload on one rank: the same model on all ranks, batches of its own for each.
+
+    Args:
+        workload: which.
+        rank, num_ranks: for which rank of how many.
 
     Raises:
         ConfigError: the user's `make()` is not there or returns something else than the four.
     """
     seed(0)
-    make = user_make(workload.script) if workload.script else lambda: built_in(workload.name)
+    make = user_make(workload.script) if workload.script else lambda: built_in(workload.model or workload.name)
     made = make()
     if not isinstance(made, tuple) or len(made) != 4:
         raise ConfigError(
@@ -68,7 +72,7 @@ def build(workload: Workload, rank: int) -> Task:
     batches = []
     for number in range(NUM_BATCHES):
         seed(1 + rank * NUM_BATCHES + number)
-        batches.append(batch())
+        batches.append(batch(workload.samples(rank, num_ranks)))
     return Task(model, loss, batches, optimizer)
 
 
@@ -93,6 +97,7 @@ def user_make(script: str) -> Callable[[], Any]:
 
 def built_in(name: str) -> tuple:
     """Model, loss, batch maker and optimizer of a built-in workload."""
+    rate = 0.01
     if name == "mlp":
         model, shape = dense(64, 128, 128, CLASSES), (64,)
     elif name == "wide":
@@ -106,12 +111,12 @@ def built_in(name: str) -> tuple:
             "params-1e5": (100, 10), "params-1e6": (316, 10), "params-1e7": (1000, 10), "params-1e8": (3162, 10),
             "tensors-10": (320, 10), "tensors-1000": (32, 1000),
         }[name]  # fmt: skip
-        model, shape = Chain(width, layers), (width,)
+        model, shape, rate = Chain(width, layers), (width,), 0.01 / layers  # each layer moves the output, they add up
 
-    def batch() -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.randn(RANK_BATCH, *shape), torch.randint(CLASSES, (RANK_BATCH,))
+    def batch(num_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(num_samples, *shape), torch.randint(CLASSES, (num_samples,))
 
-    return model, cross_entropy, batch, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    return model, cross_entropy, batch, torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
 
 
 def cross_entropy(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> Weighted:

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hvd_trainer.bench.scaling import STRONG, WEAK, Point
 from hvd_trainer.bench.summary import Row
+from hvd_trainer.bench.transfers import COPY, RAW, gb_per_s
 from hvd_trainer.errors import MissingPartError
 
 OURS, OTHERS, GREY = "#0072B2", "#E69F00", "#555555"  # Okabe and Ito: told apart without red and green
@@ -53,6 +55,56 @@ def steps(path: Path, rows: Mapping[str, Sequence[Row]], title: str) -> None:
         axis.set_title(workload)
         axis.set_xlabel("ms a step")
         axis.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title, fontsize=10)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def transfers(path: Path, times: Mapping[str, Mapping[int, float]], title: str) -> None:
+    """Time and bandwidth over the size, a line for each column.
+
+    Args:
+        path: the PNG file.
+        times: {column: {bytes: milliseconds}}.
+        title: above everything.
+    """
+    plt = pyplot()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
+    for name, found in times.items():
+        sizes = list(found)
+        style = {"marker": "o", "markersize": 3, "linestyle": "--" if name in (RAW, COPY) else "-", "label": name}
+        left.loglog(sizes, [1e3 * found[size] for size in sizes], base=10, **style)
+        right.semilogx(sizes, [gb_per_s(size, found[size]) for size in sizes], **style)
+    for axis, label in ((left, "microseconds"), (right, "GB/s of the tensor's bytes")):
+        axis.set_xlabel("bytes")
+        axis.set_ylabel(label)
+        axis.spines[["top", "right"]].set_visible(False)
+    left.legend(fontsize=8, frameon=False)
+    figure.suptitle(title, fontsize=10)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def scaling(path: Path, points: Sequence[Point], title: str) -> None:
+    """Efficiency over the number of ranks, weak at the left, strong at the right."""
+    plt = pyplot()
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.6), sharey=True)
+    for axis, way in zip(axes, (WEAK, STRONG)):
+        for name in dict.fromkeys(point.column for point in points):
+            mine = [point for point in points if point.column == name and point.way == way]
+            ranks, middle = [point.num_ranks for point in mine], [point.efficiency.mid for point in mine]
+            low = [point.efficiency.mid - point.efficiency.low for point in mine]
+            high = [point.efficiency.high - point.efficiency.mid for point in mine]
+            axis.errorbar(ranks, middle, yerr=[low, high], marker="o", markersize=3, capsize=2, label=name)
+        axis.axhline(1.0, color=GREY, linestyle="--", linewidth=1)
+        axis.set_title(way)
+        axis.set_xlabel("ranks")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("efficiency")
+    axes[0].set_ylim(bottom=0)
+    axes[0].legend(fontsize=8, frameon=False)
     figure.suptitle(title, fontsize=10)
     figure.tight_layout()
     figure.savefig(path, dpi=130)

@@ -74,7 +74,7 @@ def measure_here(comm: Communicator, workload: Workload, micro_batches: tuple[in
     Raises:
         ConfigError: nodes with different numbers of ranks, batches that cannot be cut.
     """
-    task = models.build(workload, comm.rank)
+    task = models.build(workload, comm.rank, comm.size)
     own = num_samples(task.batches[0])
     sizes = micro_batches or tuple(sorted({max(1, own // 4), max(1, own // 2), own, 2 * own}))
     buckets = bucket_sizes(task.model)
@@ -95,7 +95,7 @@ def step_actions(
     actions: dict[measure.StepKey, Callable[[], object]] = {}
     together = None
     if comm.size > 1:
-        other = models.build(workload, comm.rank)
+        other = models.build(workload, comm.rank, comm.size)
         meeting = ways.Meeting(comm.rank, comm.size, lambda: comm.barrier("predict"), comm.close, comm)
         together = ways.ours(other, COLUMN, meeting)
     for size in sizes:

@@ -67,6 +67,7 @@ class Plan:
         threads: CPU threads a rank.
         num_rounds: at least 1.
         memory: one more round, each column and workload in processes of its own.
+        worker: the module that each rank runs, as arguments of the interpreter.
         required: names of the columns without which the measurement is to end; the others are left out where they fail.
     """
 
@@ -75,7 +76,8 @@ class Plan:
     num_ranks: int
     threads: int
     num_rounds: int
-    memory: bool
+    memory: bool = False
+    worker: tuple[str, ...] = WORKER
     required: frozenset[str] = frozenset()
 
 
@@ -92,13 +94,25 @@ def measure(plan: Plan, start: Starter, say: Say) -> Measured:
     """
     measured = Measured(plan.num_ranks)
     for number in range(plan.num_rounds):
-        for launch in rotated(launches(plan.columns), number):
-            run_launch(plan, launch, plan.workloads, measured, start, say, f"round {number + 1} of {plan.num_rounds}")
+        one_round(plan, number, measured, start, say)
     if plan.memory:
         for launch in launches(plan.columns, together=False):
             for workload in plan.workloads:
                 run_launch(plan, launch, (workload,), measured, start, say, f"memory, {workload.name}", memory=True)
     return measured
+
+
+def one_round(plan: Plan, number: int, measured: Measured, start: Starter, say: Say) -> None:
+    """Every launch once, beginning with another one in each round.
+
+    Args:
+        plan: what.
+        number: of the round, from 0.
+        measured: gets the samples.
+        start, say: as for `measure`.
+    """
+    for launch in rotated(launches(plan.columns), number):
+        run_launch(plan, launch, plan.workloads, measured, start, say, f"round {number + 1} of {plan.num_rounds}")
 
 
 def run_launch(
@@ -115,7 +129,7 @@ def run_launch(
         path = Path(folder, "job.json")
         blocks = MEMORY_BLOCKS if memory else BLOCKS
         Job(columns, tuple(workloads), plan.threads, folder, memory, blocks).write(path)
-        ended = start(launch.line, (*WORKER, str(path)))
+        ended = start(launch.line, (*plan.worker, str(path)))
         if ended.code == 0:
             measured.add(read_answers(Path(folder), plan.num_ranks))
             for column in columns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -69,6 +69,11 @@ def step_time(ranks: Sequence[Sequence[float]]) -> float:
         2.0
     """
     return max(median(samples) for samples in ranks)
+
+
+def column_times(times: Mapping[str, Mapping[str, Sequence]], workload: str, column: str) -> list[float]:
+    """The step time of each round of one column, from all samples; [] where it failed."""
+    return [step_time(ranks) for ranks in times.get(workload, {}).get(column, [])]
 
 
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Spread:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Optional
 
+from hvd_trainer.bench import stats
+from hvd_trainer.bench.columns import Column
+from hvd_trainer.bench.rounds import Measured
+from hvd_trainer.bench.scaling import Point
 from hvd_trainer.bench.stats import Spread, significant
 from hvd_trainer.bench.summary import Cost, Row
+from hvd_trainer.bench.transfers import COPY, RAW, gb_per_s, size_text
+from hvd_trainer.bench.workloads import Workload
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from hvd_trainer.bench.workloads import Workload
 
 MIB = 2**20
 
@@ -44,6 +48,38 @@ def costs(column: str, found: Sequence[Cost]) -> Table:
         table.add_row(
             cost.workload, f"{cost.num_params:,}", f"{cost.num_tensors:,}", cost.over_ms.text(), significant(cost.ns_per_param)
         )
+    return table
+
+
+def transfers(measured: Measured, columns: Sequence[Column], sizes: Sequence[int]) -> list[Table]:
+    """Microseconds with their range; then bandwidth, and the ratio to a bare MPI_Allreduce."""
+    present = [column.name for column in columns if column.name in measured.times[size_text(sizes[0])]]
+    time_table = new("allreduce of float32: microseconds", "bytes")
+    rate_table = new("GB/s of the tensor's bytes; in parentheses: time / that of raw-mpi", "bytes")
+    for name in present:
+        time_table.add_column(name, justify="right", no_wrap=True)
+        rate_table.add_column(name, justify="right", no_wrap=True)
+    for size in sizes:
+        times = {name: [stats.step_time(r) for r in measured.times[size_text(size)][name]] for name in present}
+        micros = [stats.over_rounds([1e3 * ms for ms in times[name]]).text() for name in present]
+        time_table.add_row(size_text(size), *micros)
+        cells = []
+        for name in present:
+            rate = significant(gb_per_s(size, stats.over_rounds(times[name]).mid))
+            beside = name not in (RAW, COPY) and RAW in times
+            cells.append(f"{rate} ({significant(stats.ratios(times[name], times[RAW]).mid)})" if beside else rate)
+        rate_table.add_row(size_text(size), *cells)
+    return [time_table, rate_table]
+
+
+def scaling(name: str, points: Sequence[Point]) -> Table:
+    """Weak and strong, a row for each number of ranks."""
+    table = new(f"{name}: weak: the same batch a rank; strong: the same global batch", "column")
+    for head in ("way", "ranks", "ms a step", "speed-up", "efficiency"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for point in points:
+        numbers = (point.ms.text(), point.speedup.text(), point.efficiency.text())
+        table.add_row(point.column, point.way, str(point.num_ranks), *numbers)
     return table
 
 

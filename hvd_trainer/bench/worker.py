@@ -70,7 +70,7 @@ class Track:
 
     def __init__(self, column: Column, workload: Workload, meeting: ways.Meeting) -> None:
         self.column = column
-        task = models.build(workload, meeting.rank)
+        task = models.build(workload, meeting.rank, meeting.size)
         self.more: dict[str, Any] = {"num_params": task.num_params, "num_tensors": task.num_tensors}
         self._batches, self._next = task.batches, 0
         self._step = find_way(column.way)(task, column, meeting)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from hvd_trainer.errors import ConfigError
 
@@ -21,6 +20,9 @@ class Workload:
         steps: timed steps in one launch; a number for each workload, for all ranks and columns must do the same ones.
         warmup: steps before, whose losses are compared between the columns.
         script: a user's file with `make()`; "" for the built-in ones.
+        rank_batch: samples of each rank in a step.
+        global_batch: samples of all ranks together, divided as evenly as it goes, instead of `rank_batch`; 0: not so.
+        model: name of the built-in model, where it is not the workload's own.
     """
 
     name: str
@@ -28,10 +30,21 @@ class Workload:
     steps: int = 32
     warmup: int = 8
     script: str = ""
+    rank_batch: int = RANK_BATCH
+    global_batch: int = 0
+    model: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
-        """For the worker's JSON."""
-        return asdict(self)
+    def samples(self, rank: int, num_ranks: int) -> int:
+        """How many samples a rank has in a step.
+
+        Example:
+            >>> [Workload("a", "", global_batch=32).samples(rank, 3) for rank in range(3)]
+            [11, 11, 10]
+        """
+        if not self.global_batch:
+            return self.rank_batch
+        each, more = divmod(self.global_batch, num_ranks)
+        return each + (rank < more)
 
 
 # Steps: about 2 to 3 s a column, more where a step is so short that one tick of the scheduler is ten of them.
@@ -86,4 +99,4 @@ def choose(names: tuple[str, ...], script: str | None = None, sweep: bool = Fals
     chosen = chosen or list(BUILT_IN)
     if steps is None:
         return chosen
-    return [Workload(w.name, w.about, steps, min(w.warmup, steps), w.script) for w in chosen]
+    return [replace(workload, steps=steps, warmup=min(workload.warmup, steps)) for workload in chosen]

@@ -6,6 +6,11 @@ from hvd_trainer.cli.main import main
 from hvd_trainer.launcher.install_horovod import parser
 
 OPTIONS = {
+    "bench allreduce": {"--column", "--dry-run", "--max-bytes", "--out", "--plot", "--ranks", "--rounds", "--threads"},
+    "bench scale": {
+        "--column", "--dry-run", "--global-batch", "--out", "--plot", "--ranks", "--rounds", "--script", "--steps", "--threads",
+        "--workload",
+    },
     "bench step": {
         "--against", "--column", "--dry-run", "--memory", "--out", "--plot", "--ranks", "--rounds", "--script", "--steps", "--sweep",
         "--threads", "--workload",

@@ -1,0 +1,62 @@
+"""The rounds, with a starter that starts nothing."""
+
+import pytest
+
+from hvd_trainer.bench import workloads
+from hvd_trainer.bench.columns import BY_NAME
+from hvd_trainer.bench.rounds import Plan, measure
+from hvd_trainer.errors import StartError
+from tests.bench.answers import Pretend
+
+COLUMNS = tuple(BY_NAME[name] for name in ("compute", "ours-mpi", "hvd-best", "ddp-gloo"))
+WORK = tuple(workloads.choose(("mlp", "wide"), steps=8))
+MS = {"compute": 1.0, "ours-mpi": 2.0, "hvd-best": 3.0, "ddp-gloo": 4.0}
+
+
+def plan(num_rounds=2, memory=False, required=frozenset()):
+    return Plan(COLUMNS, WORK, 2, 1, num_rounds, memory, required=required)
+
+
+def test_every_launch_once_a_round_beginning_with_another():
+    start, said = Pretend(MS), []
+    found = measure(plan(), start, said.append)
+    assert [names for _, names, _, _ in start.started] == [
+        ["compute", "ours-mpi"], ["hvd-best"], ["ddp-gloo"],
+        ["hvd-best"], ["ddp-gloo"], ["compute", "ours-mpi"],
+    ]  # fmt: skip
+    assert [line for line, *_ in start.started[:3]] == ["mpirun", "mpirun-best", "torchrun"]
+    assert len(found.times["wide"]["ddp-gloo"]) == 2 and len(found.times["wide"]["ddp-gloo"][0]) == 2
+    assert said[0] == "round 1 of 2: compute+ours-mpi" and found.said["compute"] == "hvd_trainer: 2 ranks"
+
+
+def test_memory_has_a_process_for_each_column_and_workload():
+    start = Pretend(MS)
+    found = measure(plan(1, memory=True), start, lambda text: None)
+    alone = [(names, work) for _, names, work, memory in start.started if memory]
+    assert alone == [([column.name], [work.name]) for column in COLUMNS for work in WORK]
+    assert found.memory["mlp"]["hvd-best"][1] == {"peak_pss_bytes": 2 * 2**20, "peak_rss_bytes": 2**30}
+
+
+def test_what_fails_is_left_out_and_not_tried_again():
+    start, said = Pretend(MS, broken=["hvd-best"]), []
+    found = measure(plan(3), start, said.append)
+    assert sum("hvd-best" in names for _, names, _, _ in start.started) == 1
+    assert "hvd-best" not in found.times["mlp"] and "ValueError: broken" in found.failed["hvd-best"]
+    assert any("left out" in text for text in said)
+
+
+def test_what_fails_later_goes_as_a_whole():
+    start = Pretend(MS)
+
+    def breaks_in_the_second_round(line, command):
+        if len(start.started) >= 3:
+            start.broken = ["hvd-best"]
+        return start(line, command)
+
+    found = measure(plan(2), breaks_in_the_second_round, lambda text: None)
+    assert "hvd-best" not in found.times["mlp"] and len(found.times["mlp"]["ours-mpi"]) == 2
+
+
+def test_a_required_column_that_fails_ends_it():
+    with pytest.raises(StartError, match="(?s)hvd-best ended with exit code 3.*ValueError: broken"):
+        measure(plan(required=frozenset(["hvd-best"])), Pretend(MS, broken=["hvd-best"]), lambda text: None)
