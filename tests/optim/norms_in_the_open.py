@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 import hvd_trainer as ht
@@ -16,11 +18,15 @@ def add_norms_observer(opt: ht.DistributedOptimizer, observer) -> None:
     opt.norms_observers.append(observer)
 
 
+def _note(seen, key, grad):
+    seen[key] = grad.detach().clone()
+
+
 def _watch(opt):
     seen, collector = {}, NormsCollector(len(opt.param_groups), opt.comm)
     params = [[p for p in group["params"] if p.requires_grad] for group in opt.param_groups]
     for param in (p for group in params for p in group):
-        param.register_hook(lambda grad, key=id(param): seen.__setitem__(key, grad.detach().clone()))
+        param.register_hook(partial(_note, seen, id(param)))
     backward, step = opt.backward, opt.step
 
     def watched_backward(loss, *, weight=None, last=True, scaler=None):
