@@ -7,9 +7,11 @@ import torch
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.node_memory import obstacle, open_node_memory
 from hvd_trainer.errors import ConfigError
+from hvd_trainer.optim import shared_sums, small_sums
 from hvd_trainer.optim.buckets import Bucket
 from hvd_trainer.optim.reducer import Way
-from hvd_trainer.optim.shared_sums import NUM_COUNTERS, SharedSums, piece_bytes
+from hvd_trainer.optim.shared_sums import SharedSums
+from hvd_trainer.optim.small_sums import SmallSums
 from hvd_trainer.optim.ways import Messages
 
 WAYS = ("auto", "shared", "messages")
@@ -22,15 +24,17 @@ class WayChooser:
 
     Args:
         wanted: "auto", "shared" or "messages".
+        small: whether small models may go the way made for them.
 
     Attributes:
         why: in words, after `open`.
         taken: "shared" or "messages", after `open`.
     """
 
-    def __init__(self, wanted: str) -> None:
-        check_way(wanted)
+    def __init__(self, wanted: str, small: bool = True) -> None:
+        check_choice("reduce_through", wanted, WAYS)
         self.wanted, self.why, self.taken = wanted, "", "messages"
+        self._small = small
 
     def open(self, buckets: list[Bucket], comm: Communicator, name: str) -> Way:
         """The way for these buckets; a collective.
@@ -40,11 +44,14 @@ class WayChooser:
         """
         reason = self._against_sharing(comm, buckets)
         if not reason:
+            kind = small_sums if self._small and small_sums.is_small(buckets, comm.local_size) else shared_sums
             num_params = sum(len(bucket.slots) for bucket in buckets)
-            memory, reason = open_node_memory(comm, piece_bytes(buckets, comm.local_size, num_params), NUM_COUNTERS, f"{name}.memory")
+            pieces = kind.piece_bytes(buckets, comm.local_size, num_params)
+            memory, reason = open_node_memory(comm, pieces, shared_sums.NUM_COUNTERS, f"{name}.memory")
             if memory is not None:
-                self.taken, self.why = "shared", SharedSums.text
-                return SharedSums(memory, buckets, comm, num_params)
+                way = SmallSums if kind is small_sums else SharedSums
+                self.taken, self.why = "shared", way.text
+                return way(memory, buckets, comm, num_params)
         if self.wanted == "shared":
             raise ConfigError(
                 f'reduce_through="shared", but {reason}',
@@ -67,7 +74,7 @@ class WayChooser:
         return obstacle(torch.device(devices.pop()) if devices else comm.device)
 
 
-def check_way(wanted: str) -> None:
-    """Raise ConfigError unless it is one of `WAYS`."""
-    if wanted not in WAYS:
-        raise ConfigError(f"reduce_through={wanted!r}", ", ".join(repr(way) for way in WAYS), 'leave it "auto"')
+def check_choice(name: str, given: str, allowed: tuple[str, ...]) -> None:
+    """Raise ConfigError unless it is one of those allowed."""
+    if given not in allowed:
+        raise ConfigError(f"{name}={given!r}", ", ".join(repr(each) for each in allowed), 'leave it "auto"')

@@ -14,21 +14,22 @@ from hvd_trainer.errors import ConfigError, LossError
 from hvd_trainer.log import say
 from hvd_trainer.optim import step_errors
 from hvd_trainer.optim.buckets import DEFAULT_BUCKET_BYTES
-from hvd_trainer.optim.choose_way import WayChooser
+from hvd_trainer.optim.choose_way import WayChooser, check_choice
 from hvd_trainer.optim.clip import check_limit, clip_norm_, clip_value_
+from hvd_trainer.optim.flat_update import FlatUpdate, refusal
 from hvd_trainer.optim.grad_scaler import GradScaler
 from hvd_trainer.optim.loss import as_sum
 from hvd_trainer.optim.rates import REFERENCE, SCALE, forget_scale_where_changed, scale_groups
 from hvd_trainer.optim.reducer import Reducer
 from hvd_trainer.optim.replicas import broadcast_model, broadcast_state, broadcast_tensors
 from hvd_trainer.optim.scaling import RuleLike, checked_factor, scaling_rule
-from hvd_trainer.optim.sharded_update import ShardedUpdate, refusal
 from hvd_trainer.optim.shared_sums import SharedSums
 from hvd_trainer.optim.ways import Numbers
 from hvd_trainer.plan import BatchPlan
 from hvd_trainer.values import Weighted
 
 STATE_KEY = "hvd_trainer"
+UPDATES = ("auto", "shards", "tensors")
 CLIP_EPS = 1e-6  # as torch's clip_grad_norm_ has it
 ADAM_HINT = (
     "hint: {name} with lr_scaling='linear' (factor {factor:g}): Adam-like optimizers divide by the gradient's own size, so\n"
@@ -61,9 +62,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         overlap: send buckets during the last backward of a step.
         reduce_through: "shared" for memory that the ranks of one node share, "messages" for the engine's allreduce, or
             "auto": shared memory where all ranks are CPU ranks of one node and engine mpi, else messages.
-        shard_update: divide the update among the ranks of a node. "auto": where gradients go through shared memory and the
-            optimizer works element by element; it ends, with a line that says so, where somebody must see whole
-            gradients. Parameters then lie in shared memory and must be changed by `step()` only, which is checked.
+        update_by: "tensors" for the optimizer's own step over the model's tensors, "shards" to divide it among the ranks of
+            a node (with gradients in shared memory), or "auto": where the optimizer works element by element and ranks
+            are on CPUs, over flat buffers, and in shards where gradients go through shared memory and the model is not
+            tiny. Shards lie in memory that the ranks share: parameters must then be changed by `step()` only, which is
+            checked, and they end, with a line that says so, where somebody must see whole gradients before the update.
         scheduler_is_rebased: allow a scheduler made before wrapping; for callers (ht.Trainer) that let it work in
             reference rates and scale what it says.
 
@@ -98,7 +101,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         overlap: bool = True,
         reduce_through: str = "auto",
-        shard_update: Union[str, bool] = "auto",
+        update_by: str = "auto",
         scheduler_is_rebased: bool = False,
     ) -> None:
         # Not super().__init__(): that would build groups and state of its own beside the held optimizer's.
@@ -125,10 +128,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.steps_done = 0
         self._loss_reduction = loss_reduction
         self._bucket_bytes, self._overlap = bucket_bytes, overlap
-        check_shard_update(shard_update)
-        self._ways, self._shard_update = WayChooser(reduce_through), shard_update
-        self._sharded: Optional[ShardedUpdate] = None
+        check_choice("update_by", update_by, UPDATES)
+        self._ways, self._update_by = WayChooser(reduce_through, small=update_by != "shards"), update_by
+        self._flat: Optional[FlatUpdate] = None
         self._is_built = False
+        self._last_seed: tuple[Optional[torch.Tensor], float] = (None, 0.0)
         self._name = comm.unique_name("opt")
         if model is not None:
             broadcast_model(model, comm)
@@ -151,7 +155,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._scale_rates()
         broadcast_tensors([p for group in self.param_groups for p in group["params"]], comm, self._name)
         self._is_built = True
-        self._start_sharding()
+        self._start_flat()
         if comm.size > 1:
             say(f"hvd_trainer: {self.describe_reduction()}", rank=comm.rank)
         if self._rule.name == "linear" and self.lr_scale != 1 and "betas" in optimizer.defaults:
@@ -210,7 +214,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if not set_to_none:
                 self._reducer.zero_grad()
         self._clear_window()
-        self.optimizer.zero_grad(set_to_none)
+        if not set_to_none:
+            self.optimizer.zero_grad(set_to_none=False)
+            return
+        for group in self.param_groups:  # what torch's does, without its entry in a profile
+            for param in group["params"]:
+                param.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         """The held optimizer's ordinary state_dict (it loads into a plain optimizer) with one more key of ours."""
@@ -231,8 +240,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         of ranks now); rates from a plain optimizer are scaled as at wrapping.
         """
         ours = state_dict.get(STATE_KEY)
-        if self._sharded is not None:
-            self._sharded.forget_guard()
+        if self._flat is not None:
+            self._flat.forget_guard()
         self.optimizer.load_state_dict({key: value for key, value in state_dict.items() if key != STATE_KEY})
         if ours is not None:
             self.steps_done = ours["steps_done"]
@@ -296,13 +305,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         reducer.begin(armed, self._weight + local_weight, self._nominal_weight)
         self.comm.backward_of = self._name
         try:
-            torch.autograd.backward(total, torch.full_like(total, seed * factor / self._nominal_weight))
+            torch.autograd.backward(total, self._seed_like(total, seed * factor / self._nominal_weight))
         finally:
             reducer.end()
             self.comm.backward_of = ""
         self._weight += local_weight
-        # Stays a tensor until the step ends: reading it here would make a GPU wait for every micro-batch.
-        if seed:  # the mean over no sample is NaN, and counts nothing
+        if not seed:  # the mean over no sample is NaN, and counts nothing
+            return
+        if total.is_cpu:
+            self._total += total.item() * seed
+        else:  # stays a tensor until the step ends: reading it here would make a GPU wait for every micro-batch
             self._total = self._total + total.detach().double().sum() * seed
 
     def synchronize(self) -> None:
@@ -352,10 +364,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "no backward between opt.synchronize (or clipping) and opt.step()",
                 "call all backwards of a step first",
             )
-        if self._sharded is not None:
-            self._sharded_step(self._sharded)
+        if self._flat is not None and self._synchronized and not self._reducer.are_delivered():
+            self._stop_flat("gradients were replaced by others")
+        if self._flat is not None:
+            self._flat_step(self._flat)
         else:
-            self._whole_step()
+            self._tensor_step()
         self.steps_done += 1
         self._clear_window()
 
@@ -384,10 +398,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "call opt.zero_grad() or model.zero_grad() only after opt.step()",
             )
         self._total = float(self._total)
-        sharded, changed = self._sharded, False
-        if sharded is not None:
-            wants_whole = wants_whole or sharded.is_stale()
-            changed = sharded.was_changed()
+        flat, changed = self._flat, False
+        if flat is not None:
+            wants_whole = (wants_whole if flat.shared else "") or flat.is_stale()
+            changed = flat.was_changed()
         numbers = Numbers(self._total, float(self._in_window), 0.0, float(bool(wants_whole)), float(changed))
         sums = reducer.flush(numbers, self._weight + plain, float(plain), self._nominal_weight)
         step_errors.check_sums(sums, self._total, reducer, self.comm, self._name, self._scaled)
@@ -395,73 +409,105 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if sums.ours and not self._nominal_is_fixed:
             # The first step went out unscaled; from now on gradients have ordinary magnitudes on their way.
             self._nominal_weight, self._nominal_is_fixed = _power_of_two(sums.weight), True
-        if sharded is not None:
+        if flat is not None:
             if sums.aside:
-                self._stop_sharding(wants_whole or "another rank must see whole gradients")
+                self._stop_flat(wants_whole or "another rank must see whole gradients")
             elif not reducer.all_used:
-                self._stop_sharding("a parameter has no gradient, or a sparse one")
+                self._stop_flat("a parameter has no gradient, or a sparse one")
             else:
-                problem = sharded.refresh()
+                problem = flat.refresh()
                 if problem:
-                    self._stop_sharding(problem)
+                    self._stop_flat(problem)
 
-    def _whole_step(self) -> None:
+    def _tensor_step(self) -> None:
         """Every rank updates all parameters with the optimizer of the user."""
         if not self._synchronized:
             self._reducer.deliver()
+        self._clip()
+        self._reducer.make_sparse()
+        self.optimizer.step()
+
+    def _flat_step(self, flat: FlatUpdate) -> None:
+        """Every rank updates all parameters, or its share, in flat buffers."""
+        if not flat.shared:
+            if not self._synchronized:
+                self._reducer.show()
+            self._clip()
+            flat.step()
+            return
+        factor = 1.0
+        if self.clip_norm is not None:
+            self.last_grad_norm = math.sqrt(self._reducer.way.check)
+            factor = min(1.0, self.clip_norm / (self.last_grad_norm + CLIP_EPS))
+        flat.step(factor, self.clip_value)
+        if self._in_window:
+            self._reducer.show()
+        else:  # the next loss.backward() adds to what it finds
+            self._reducer.deliver()
+
+    def _clip(self) -> None:
         if self.clip_norm is not None:
             self.last_grad_norm = clip_norm_(self._reducer.params, self.clip_norm)
             if not math.isfinite(self.last_grad_norm):
                 step_errors.raise_norm(self.last_grad_norm, self.comm)
         if self.clip_value is not None:
             clip_value_(self._reducer.params, self.clip_value)
-        self._reducer.make_sparse()
-        self.optimizer.step()
 
-    def _sharded_step(self, sharded: ShardedUpdate) -> None:
-        """Every rank updates its share; nobody has looked at the gradients yet."""
-        factor = 1.0
-        if self.clip_norm is not None:
-            self.last_grad_norm = math.sqrt(self._reducer.way.check)
-            factor = min(1.0, self.clip_norm / (self.last_grad_norm + CLIP_EPS))
-        sharded.step(factor, self.clip_value)
-        self._reducer.show()
-
-    def _start_sharding(self) -> None:
-        """Divide the update among the ranks where that is wanted and exact; says so. A collective."""
-        self._sharded = None
-        reason = self._against_sharding()
+    def _start_flat(self) -> None:
+        """Update in flat buffers, or in shards of them, where that is wanted and exact. A collective."""
+        self._flat = None
+        reason = self._against_flat()
         if not reason:
-            sharded = ShardedUpdate(self.optimizer, self._reducer, self.comm, self.comm.unique_name(f"{self._name}.sharded"))
-            if sharded.problem:
-                sharded.give_back()
+            flat = FlatUpdate(self.optimizer, self._reducer, self.comm, self.comm.unique_name(f"{self._name}.flat"))
+            reason = flat.problem
+            if reason:
+                flat.give_back()
             else:
-                self._sharded = sharded
-            reason = sharded.problem
-            self._reducer.way.squares = self._sharded is not None and self.clip_norm is not None
-        if reason and self._shard_update is True:
-            raise ConfigError(f"shard_update=True, but {reason}", "what can be divided", 'leave shard_update="auto"')
-        if not reason:
-            self._update_text = f"; each rank updates 1/{self.comm.size} of the parameters"
-        elif isinstance(self._reducer.way, SharedSums):
-            self._update_text = f"; each rank updates all parameters ({reason})"
-        else:
-            self._update_text = ""
+                self._flat = flat
+                if flat.shared:
+                    self._reducer.way.squares = self.clip_norm is not None
+        is_shared = isinstance(self._reducer.way, SharedSums)
+        if self._update_by == "shards" and (reason or not is_shared):
+            raise ConfigError(
+                f'update_by="shards", but {reason or "gradients go through " + self._ways.why}',
+                "an optimizer that works element by element, and gradients through memory of one node",
+                'leave update_by="auto"',
+            )
+        self._describe_update(reason)
 
-    def _against_sharding(self) -> str:
-        if self._shard_update is False:
+    def _against_flat(self) -> str:
+        if self._update_by == "tensors":
             return "as asked"
-        if not isinstance(self._reducer.way, SharedSums):
-            return f"gradients go by {self._reducer.way.text}"
+        if self.comm.size == 1:
+            return "one rank"
+        if any(param.device.type != "cpu" for param in self._reducer.params):
+            return "parameters on a GPU"
         return refusal(self.optimizer, self._reducer.params)
 
-    def _stop_sharding(self, reason: str) -> None:
-        """From now on every rank updates all parameters; all ranks come here in the same step."""
-        self._sharded.give_back()
-        self._sharded, self._reducer.way.squares = None, False
-        self._shard_update = False
-        self._update_text = f"; each rank updates all parameters ({reason})"
-        say(f"hvd_trainer: from {self.comm.where} on each rank updates all parameters ({reason})", rank=self.comm.rank)
+    def _stop_flat(self, reason: str) -> None:
+        """From now on every rank updates all parameters; where they were shared, all ranks come here in the same step."""
+        was_shared = self._flat.shared
+        self._flat.give_back()
+        self._flat, self._update_by = None, "tensors"
+        if was_shared:
+            self._reducer.way.squares = False
+            say(f"hvd_trainer: from {self.comm.where} on each rank updates all parameters ({reason})", rank=self.comm.rank)
+        self._describe_update(reason)
+
+    def _describe_update(self, reason: str) -> None:
+        self._update_text = "; each rank updates all parameters"
+        if self._flat is not None and self._flat.shared:
+            self._update_text = f"; each rank updates 1/{self.comm.size} of the parameters"
+        elif isinstance(self._reducer.way, SharedSums):
+            self._update_text += f" ({reason})"
+
+    def _seed_like(self, total: torch.Tensor, value: float) -> torch.Tensor:
+        """What backward starts with; the last one again where it is the same, as in most steps."""
+        seed, seed_value = self._last_seed
+        if seed is None or seed_value != value or (seed.dtype, seed.device, seed.shape) != (total.dtype, total.device, total.shape):
+            seed = torch.full_like(total, value, requires_grad=False)
+            self._last_seed = (seed, value)
+        return seed
 
     def _clear_window(self) -> None:
         self._in_window = False
@@ -485,12 +531,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         params = [(p, number) for number, group in enumerate(self.param_groups) for p in group["params"] if p.requires_grad]
         named = [(self._names.get(id(p), f"param{place}"), p) for place, (p, _) in enumerate(params)]
         name, groups = self.comm.unique_name(f"{self._name}.plan"), [number for _, number in params]
-        if self._sharded is not None:
-            self._sharded.give_back()
+        if self._flat is not None:
+            self._flat.give_back()
         self._reducer = Reducer(named, self.comm, self._bucket_bytes, name, groups, self._ways.open)
         self._reduced = now
         if self._is_built:
-            self._start_sharding()
+            self._start_flat()
         return self._reducer
 
     def _scale_rates(self) -> None:
@@ -508,9 +554,3 @@ class DistributedOptimizer(torch.optim.Optimizer):
 def _power_of_two(weight: float) -> float:
     """The power of two next to `weight`: multiplying by it is exact, so the choice does not change a result."""
     return 2.0 ** round(math.log2(weight)) if weight > 0 else 1.0
-
-
-def check_shard_update(value: Union[str, bool]) -> None:
-    """Raise ConfigError unless it is "auto", True or False."""
-    if value not in ("auto", True, False) or isinstance(value, int) and not isinstance(value, bool):
-        raise ConfigError(f"shard_update={value!r}", '"auto", True or False', 'leave it "auto"')

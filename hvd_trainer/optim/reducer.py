@@ -20,9 +20,10 @@ from hvd_trainer.comm.api import Communicator
 from hvd_trainer.errors import CollectiveError, LossError
 from hvd_trainer.optim.buckets import Bucket, ParamSpec, plan_buckets
 from hvd_trainer.optim.shared_sums import SharedSums
+from hvd_trainer.optim.small_sums import SmallSums
 from hvd_trainer.optim.ways import Messages, Numbers, Sums
 
-Way = Union[Messages, SharedSums]
+Way = Union[Messages, SharedSums, SmallSums]
 
 
 class Reducer:
@@ -60,14 +61,18 @@ class Reducer:
         self.names = [spec.name for spec in self.specs]
         self.buckets = plan_buckets(self.specs, bucket_bytes)
         self.way = open_way(self.buckets, comm, name)
-        self.flats = self.way.flats
-        self._views = self.views_of(self.flats)
-        self._shown = self._views if self.way.results is self.flats else self.views_of(self.way.results)
         self._bucket_of = [0] * len(self.specs)
         for number, bucket in enumerate(self.buckets):
             for slot in bucket.slots:
                 self._bucket_of[slot.param] = number
-        self._members = [[(self.params[s.param], self._views[s.param]) for s in bucket.slots] for bucket in self.buckets]
+        self._sets = [(flats, self.views_of(flats)) for flats in self.way.flat_sets]
+        self._shown = self._sets[0][1] if self.way.results is self.way.flat_sets[0] else self.views_of(self.way.results)
+        self._delivered = self._shown
+        self._all_members = [
+            [[(self.params[s.param], views[s.param]) for s in bucket.slots] for bucket in self.buckets] for _, views in self._sets
+        ]
+        self._turn = -1
+        self._next_set()
         self.foreign = False  # a backward that is not ours left gradients since the last `flush`, `discard` or `expect`
         self._ours = self._armed = False
         self._seen = bytearray(len(self.specs))  # by our backward, so far
@@ -75,14 +80,19 @@ class Reducer:
         self._missing = list(self._sizes)
         self._num_sent = 0
         self._used_anywhere: Optional[list[bool]] = None  # None: all, as ever
-        # What every bucket was after the last gradient came in; a change by somebody else is found by it.
-        self._versions = [flat._version for flat in self.flats]
         self._of_another: set[int] = set()
         self._rows: dict[int, torch.Tensor] = {}  # of sparse gradients: which rows this step's have
         self._handles = [
             param.register_post_accumulate_grad_hook(partial(self._on_grad, index))
             for index, param in enumerate(self.params)
         ]
+
+    def _next_set(self) -> None:
+        """The buffers for the next step's gradients: others may still read the last step's."""
+        self._turn = (self._turn + 1) % len(self._sets)
+        self.flats, self._views = self._sets[self._turn]
+        self._members = self._all_members[self._turn]
+        self._note_versions()
 
     def views_of(self, flats: list[torch.Tensor]) -> list[torch.Tensor]:
         """Each parameter's place in buffers that are laid out like the buckets, in its shape and, if dense, its strides."""
@@ -130,12 +140,12 @@ class Reducer:
             while self._num_sent < len(self.buckets):
                 self._send_next()
         is_irregular = bool(self._rows) or not all(used)
-        sums = self.way.finish(replace(numbers, irregular=float(is_irregular)))
+        sums = self.way.finish(replace(numbers, irregular=1.0) if is_irregular else numbers)
         self._num_sent, self.foreign = 0, False
         self._used_anywhere = None
         if sums.irregular:
             self._find_used(used or [True] * len(self.params))
-        self._note_versions()
+        self._next_set()
         return sums
 
     @property
@@ -145,13 +155,23 @@ class Reducer:
 
     def deliver(self) -> None:
         """Every used parameter's `grad` is now its view of the mean, this rank's own to change; `grad = None` of others."""
-        self.way.bring_home()
+        if self.way.results_are_own:
+            self.show()
+            return
+        for flat, result in zip(self.flats, self.way.results):
+            flat.copy_(result)
+        self._delivered = self._views
         self._set_grads(self._views)
         self._note_versions()
 
     def show(self) -> None:
-        """As `deliver`, without a copy: views of what all ranks of the node share, to be read only."""
+        """As `deliver`, without a copy: views of what all ranks of the node may share, to be read only."""
+        self._delivered = self._shown
         self._set_grads(self._shown)
+
+    def are_delivered(self) -> bool:
+        """Whether the gradients still are the very views that were delivered."""
+        return all(param.grad is view for param, view in zip(self.params, self._delivered))
 
     def _set_grads(self, views: list[torch.Tensor]) -> None:
         if self._used_anywhere is None:
@@ -174,7 +194,7 @@ class Reducer:
         Optimizers that take sparse gradients treat rows that are not there differently (SparseAdam leaves their moments).
         """
         for index, rows in self._rows.items():
-            view = self._views[index]
+            view = self._delivered[index]
             # Rows of a mask are sorted, unique and inside the tensor.
             self.params[index].grad = torch.sparse_coo_tensor(
                 rows[None], view[rows], view.shape, is_coalesced=True, check_invariants=False
@@ -196,10 +216,11 @@ class Reducer:
         if self.holds_gradients():
             return False
         self.foreign = False
-        # Zeros that all ranks share, after model.zero_grad(set_to_none=False): autograd would add into them.
-        for param, shown in zip(self.params, self._shown):
-            if param.grad is not None and param.grad is shown:
-                param.grad = None
+        if not self.way.results_are_own:
+            # Zeros that all ranks share, after model.zero_grad(set_to_none=False): autograd would add into them.
+            for param, shown in zip(self.params, self._shown):
+                if param.grad is shown:
+                    param.grad = None
         return True
 
     def zero_grad(self) -> None:

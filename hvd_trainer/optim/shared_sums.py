@@ -5,7 +5,7 @@ of it, in rank order, while that is in cache, multiplies it by what makes the me
 Three things order the ranks, all by counters (`comm.node_memory`):
 - READY: buckets that a rank has finished, over all steps; nobody reads a slice before its owner's counter says so;
 - TURN: exchanges of numbers; the one in `finish` also says that a rank's slices are summed;
-- UPDATED: sharded updates done (`sharded_update`).
+- UPDATED: updates of shares done (`flat_update`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ import torch
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.node_memory import NodeMemory
 from hvd_trainer.optim.buckets import Bucket
-from hvd_trainer.optim.ways import Numbers, Sums, mean_factor
+from hvd_trainer.optim.ways import CHUNK_BYTES, Numbers, Sums, mean_factor
 
 READY, TURN, UPDATED = range(3)
 NUM_COUNTERS = 3
-CHUNK_BYTES = 256 * 1024  # of every rank's gradients and the sum: what is added up at a time stays in a core's cache
 SLICE_ALIGN = 16  # elements: slices of two ranks do not meet in a cache line
 NUM_NUMBERS = 8  # exchanged in every step
 WEIGHTS = 2  # announced in every step: weight and plain
@@ -32,7 +31,7 @@ def piece_bytes(buckets: list[Bucket], local_size: int, num_params: int) -> list
     """Sizes of the pieces that a `SharedSums` carves, in its order."""
     sizes = [bucket.numel * bucket.dtype.itemsize for bucket in buckets]
     width = max(NUM_NUMBERS, 2 * num_params)
-    return [8 * WEIGHTS * local_size, 8 * 2 * local_size * width] + sizes * (local_size + 1)
+    return [8 * WEIGHTS * local_size, Exchange.piece_bytes(local_size, width)] + sizes * (local_size + 1)
 
 
 def my_slice(numel: int, local_rank: int, local_size: int) -> tuple[int, int]:
@@ -47,6 +46,39 @@ def my_slice(numel: int, local_rank: int, local_size: int) -> tuple[int, int]:
     return min(first, numel), min(last, numel)
 
 
+class Exchange:
+    """Sums of a few numbers over the ranks of a node, in rank order.
+
+    Args:
+        memory: shared; a piece is carved.
+        comm: the ranks.
+        width: most numbers at a time.
+    """
+
+    def __init__(self, memory: NodeMemory, comm: Communicator, width: int) -> None:
+        self._memory, self._size, self._rank, self._width = memory, comm.local_size, comm.local_rank, width
+        self._rows = memoryview(memory.tensor(2 * comm.local_size * width, torch.float64).numpy())
+        self._turn = 0
+
+    @staticmethod
+    def piece_bytes(local_size: int, width: int) -> int:
+        """Size of the piece that is carved."""
+        return 8 * 2 * local_size * width
+
+    def sums(self, numbers: list[float], what: str) -> list[float]:
+        """The sums over the ranks; as many numbers on every rank."""
+        self._turn += 1
+        # Two rows in turn: a rank may write the next exchange's while another still reads this one's.
+        start = (self._turn & 1) * self._size * self._width
+        rows, width = self._rows, self._width
+        at = start + self._rank * width
+        for k, number in enumerate(numbers):
+            rows[at + k] = number
+        self._memory.post(TURN, self._turn)
+        self._memory.wait(TURN, self._turn, what)
+        return [sum(rows[start + k : start + self._size * width : width]) for k in range(len(numbers))]
+
+
 class SharedSums:
     """See the module; the interface of `ways.Messages`.
 
@@ -58,21 +90,21 @@ class SharedSums:
     """
 
     text = "shared memory"
+    results_are_own = False
 
     def __init__(self, memory: NodeMemory, buckets: list[Bucket], comm: Communicator, num_params: int) -> None:
         size, rank = comm.local_size, comm.local_rank
         self.memory, self._comm = memory, comm
-        self._width = max(NUM_NUMBERS, 2 * num_params)
         weights = memory.tensor(WEIGHTS * size, torch.float64)
-        rows = memory.tensor(2 * size * self._width, torch.float64)
+        self._exchange = Exchange(memory, comm, max(NUM_NUMBERS, 2 * num_params))
         every = [[memory.tensor(b.numel, b.dtype) for b in buckets] for _ in range(size)]
-        self.flats = every[rank]
+        self.flat_sets = [every[rank]]
         self.results = [memory.tensor(b.numel, b.dtype) for b in buckets]
-        self.slices = [my_slice(b.numel, rank, size) for b in buckets]
-        self._weights, self._rows = (memoryview(t.numpy()) for t in (weights, rows))
+        self._slices = [my_slice(b.numel, rank, size) for b in buckets]
+        self._weights = memoryview(weights.numpy())
         self._chunks = [self._cut(number, every) for number in range(len(buckets))]
         self._start = 0  # READY before this step
-        self._num_sent = self._num_summed = self._turn = 0
+        self._num_sent = self._num_summed = 0
         self._nominal = 1.0
         self._factor: Optional[float] = None  # known from the first bucket on that is complete on all ranks
         self._check = 0.0
@@ -103,16 +135,7 @@ class SharedSums:
         return Sums(*sums, weight, plain, 0.0 if math.isfinite(self.check) else 1.0)
 
     def exchange(self, numbers: list[float], what: str) -> list[float]:
-        self._turn += 1
-        # Two rows in turn: a rank may write the next exchange's while another still reads this one's.
-        start = (self._turn & 1) * self._comm.local_size * self._width
-        rows, width, count = self._rows, self._width, len(numbers)
-        at = start + self._comm.local_rank * width
-        for k in range(count):
-            rows[at + k] = numbers[k]
-        self.memory.post(TURN, self._turn)
-        self.memory.wait(TURN, self._turn, what)
-        return [sum(rows[start + k : start + self._comm.local_size * width : width]) for k in range(count)]
+        return self._exchange.sums(numbers, what)
 
     def updated(self) -> None:
         """Return when all ranks have come here: what they wrote before, everybody sees."""
@@ -122,23 +145,23 @@ class SharedSums:
 
     def discard(self) -> None:
         if self._num_sent:
-            self._start += len(self.flats)
+            self._start += len(self.results)
             self.memory.post(READY, self._start)
             self._num_sent = self._num_summed = 0
             self._check, self._factor = 0.0, None
 
-    def bring_home(self) -> None:
-        for flat, result in zip(self.flats, self.results):
-            flat.copy_(result)
-
     @property
     def was_finite(self) -> bool:
         """Whether this rank's own gradients of the last step were; looked at only to explain an error."""
-        return all(bool(flat.isfinite().all()) for flat in self.flats)
+        return all(bool(flat.isfinite().all()) for flat in self.flat_sets[0])
 
     def my_chunks(self, number: int) -> list[torch.Tensor]:
         """This rank's share of a bucket's result, in pieces that fit into the cache."""
         return [result for result, _ in self._chunks[number]]
+
+    def my_slice(self, number: int) -> tuple[int, int]:
+        """Where this rank's share of a bucket begins and ends."""
+        return self._slices[number]
 
     def _announced(self) -> tuple[float, float]:
         every = self._weights
@@ -169,7 +192,7 @@ class SharedSums:
         return torch.dot(result, result).item() if self.squares else result.sum().item()
 
     def _cut(self, number: int, every: list[list[torch.Tensor]]) -> list[tuple[torch.Tensor, list[torch.Tensor]]]:
-        first, last = self.slices[number]
+        first, last = self._slices[number]
         step = max(1, CHUNK_BYTES // self.results[number].element_size())
         return [
             (self.results[number][at : min(at + step, last)], [flats[number][at : min(at + step, last)] for flats in every])

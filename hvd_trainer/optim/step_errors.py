@@ -47,7 +47,7 @@ def check_sums(sums: Sums, total: float, reducer: Reducer, comm: Communicator, n
             f"parameters were changed before {where} by somebody else than opt.step(): with the update divided among the ranks "
             "they lie in memory that all ranks of the node share, so that a change by each rank is made several times",
             "parameters that only opt.step() changes",
-            "ht.DistributedOptimizer(..., shard_update=False) (also an argument of ht.Trainer)",
+            'ht.DistributedOptimizer(..., update_by="tensors")',
         )
 
 

@@ -13,6 +13,8 @@ import torch
 from hvd_trainer.comm.api import Communicator, Pending
 from hvd_trainer.optim.buckets import Bucket
 
+CHUNK_BYTES = 256 * 1024  # what is worked on at a time stays in a core's cache
+
 
 @dataclass(frozen=True)
 class Numbers:
@@ -66,14 +68,17 @@ class Messages:
     """Buckets travel by `comm.allreduce_`, each as soon as it is sent.
 
     Attributes:
-        flats: where this rank's gradients are put, one a bucket.
+        flat_sets: where this rank's gradients are put, one tensor a bucket; several sets are used in turn, a set a step.
         results: where the means are after `finish`: the same memory.
+        results_are_own: nobody else reads or writes the results.
     """
 
     text = "messages"
+    results_are_own = True
 
     def __init__(self, buckets: list[Bucket], comm: Communicator, name: str) -> None:
-        self.flats = self.results = [torch.zeros(b.numel, dtype=b.dtype, device=b.device) for b in buckets]
+        self.results = [torch.zeros(b.numel, dtype=b.dtype, device=b.device) for b in buckets]
+        self.flat_sets = [self.results]
         self._comm, self._name = comm, name
         self._sent: list[Pending] = []
         self._checks: list[torch.Tensor] = []  # one number a sent bucket, not finite where a gradient was not
@@ -87,7 +92,7 @@ class Messages:
 
     def send(self, number: int) -> None:
         """This rank's part of the bucket is complete; buckets are sent in order."""
-        flat = self.flats[number]
+        flat = self.results[number]
         # While it is in cache: NaN and infinity survive a sum. 16-bit floats are summed in 32 bits.
         self._checks.append(flat.sum(dtype=torch.float32 if flat.element_size() < 4 else None).double())
         self._sent.append(self._comm.allreduce_(flat, f"{self._name}.bucket{number}"))
@@ -103,7 +108,7 @@ class Messages:
         sums = Sums(*last.wait().tolist())
         factor = sums.factor(self._nominal)
         if factor != 1.0:
-            for flat in self.flats:
+            for flat in self.results:
                 flat.mul_(factor)
         return sums
 
@@ -117,8 +122,13 @@ class Messages:
             pending.wait()
         self._sent, self._checks = [], []
 
-    def bring_home(self) -> None:
-        """Copy the means to `flats`, where they are not there already."""
+    def my_chunks(self, number: int) -> list[torch.Tensor]:
+        """All of a bucket's result, in pieces that fit into a core's cache."""
+        return list(self.results[number].split(max(1, CHUNK_BYTES // self.results[number].element_size())))
+
+    def my_slice(self, number: int) -> tuple[int, int]:
+        """Which part of a bucket this rank updates: all of it."""
+        return 0, self.results[number].numel()
 
     def _send_numbers(self, numbers: list[float], what: str) -> Pending:
         vector = torch.tensor(numbers, dtype=torch.float64).to(self._comm.device)

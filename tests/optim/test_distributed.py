@@ -20,11 +20,13 @@ from tests.optim.vectors import AVERAGING, MOMENTUM
 MESSAGES_ONLY = pytest.mark.parametrize("way", ["messages"], indirect=True)
 
 
-@pytest.fixture(autouse=True, params=["messages", "shared"])
+@pytest.fixture(autouse=True, params=["messages", "shared", "small"])
 def way(request, monkeypatch):
-    """Every test of this file runs both ways."""
-    if request.param == "shared":
+    """Every test of this file runs all ways."""
+    if request.param != "messages":
         monkeypatch.setattr("hvd_trainer.optim.choose_way.AUTO_ENGINES", {"threads"})
+    if request.param == "shared":
+        monkeypatch.setattr("hvd_trainer.optim.small_sums.MOST_BYTES", 0)
 
 
 BOTH_OVERLAPS = pytest.mark.parametrize("overlap", [True, False])
@@ -1108,10 +1110,8 @@ def test_a_rule_of_the_user_gets_plain_numbers():
             assert type(global_batch) in (int, float) and type(reference_batch) in (int, float)
             return float(f"{global_batch / reference_batch:.3f}")
 
-    w = torch.nn.Parameter(torch.ones(1))
-
     def rank(comm):
-        plan = BatchPlan(100, comm.size)
+        w, plan = torch.nn.Parameter(torch.ones(1)), BatchPlan(100, comm.size)
         return DistributedOptimizer(torch.optim.SGD([w], lr=0.1), comm, lr_scaling=Rule(), plan=plan).lr_scale
 
     assert run_threads(3, rank) == [3.0] * 3

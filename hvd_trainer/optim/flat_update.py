@@ -1,25 +1,27 @@
-"""The update divided among the ranks of a node: each rank updates its share of the parameters, in memory that all see.
+"""The update in flat buffers laid out like the buckets of gradients, by each rank for all of it or for its share.
 
-Parameters and the optimizer's state lie in shared memory, laid out like the buckets of gradients. An optimizer of the
-user's class with the user's options steps over this rank's slices, and nobody has to send a new parameter anywhere. The
-user's optimizer sees all of it: its parameters and its state are views of the same memory, so that `state_dict()` is the
-ordinary one without any communication.
+Parameters and the optimizer's state lie in flat buffers; an optimizer of the user's class with the user's options steps over
+a few long pieces instead of many tensors. The user's optimizer sees all of it: its parameters and its state are views of the
+same memory, so that `state_dict()` is the ordinary one.
 
-Exact for optimizers that work element by element; others are refused with the reason. Whoever writes to a parameter between
-two steps would do it once per rank: this is noticed before the next update, by a sum of each slice, and refused.
+Where gradients go through memory of the node, the flat buffers lie there too, and each rank updates its share: nobody has to
+send a new parameter anywhere, and the optimizer's work and state are divided by the number of ranks. Whoever writes to a
+parameter between two steps would then do it once per rank: this is looked for before each update, and refused.
+
+Exact for optimizers that work element by element; others are refused with the reason.
 
 Source: Rajbhandari et al. 2020, ZeRO, arXiv 1910.02054 (stage 1: the optimizer's state is divided).
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any, Optional
 
 import torch
 
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.node_memory import open_node_memory
+from hvd_trainer.optim.kernels import make_step
 from hvd_trainer.optim.reducer import Reducer, is_dense
 from hvd_trainer.optim.shared_sums import SharedSums
 
@@ -36,11 +38,13 @@ ELEMENTWISE = (
     torch.optim.Adadelta,
     torch.optim.Rprop,
 )
-SCALAR_BYTES = 8
+SAME_SIZE_INT = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+MOST_SAMPLES = 32  # parameters looked at before an update
+STRIDE = 7_919  # a prime: the places that are looked at go through all of a parameter
 
 
 def refusal(optimizer: torch.optim.Optimizer, params: list[torch.Tensor]) -> str:
-    """Why the update cannot be divided among ranks; "" where it can.
+    """Why the update cannot be made in flat buffers; "" where it can.
 
     Example:
         >>> w = torch.nn.Parameter(torch.zeros(4))
@@ -62,41 +66,42 @@ def refusal(optimizer: torch.optim.Optimizer, params: list[torch.Tensor]) -> str
     return ""
 
 
-class ShardedUpdate:
-    """Updates this rank's slices; made when all ranks hold the same parameters and state. A collective.
+class FlatUpdate:
+    """Updates flat pieces; made when all ranks hold the same parameters and state. A collective.
 
     Args:
         optimizer: the user's; nobody else steps it while this is in use.
-        reducer: its gradients; goes through shared memory.
-        comm: all ranks are on one node.
+        reducer: its gradients; where they go through `SharedSums`, parameters and state are shared, too.
+        comm: the ranks.
         name: of the collectives.
 
     Attributes:
         problem: why it could not be made, "" where it could; the same on all ranks.
+        shared: whether each rank updates its share of what all see.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, reducer: Reducer, comm: Communicator, name: str) -> None:
-        assert isinstance(reducer.way, SharedSums)
         self._optimizer, self._reducer, self._comm, self._name = optimizer, reducer, comm, name
-        self._sums = reducer.way
+        self._way = reducer.way
+        self.shared = isinstance(self._way, SharedSums)
         self.flats, self.problem = self._open([(b.numel, b.dtype) for b in reducer.buckets], "parameters")
         if self.problem:
             return
         self._views = reducer.views_of(self.flats)
-        if comm.local_rank == 0:
+        if comm.local_rank == 0 or not self.shared:
             for view, param in zip(self._views, reducer.params):
                 view.copy_(param.detach())
-        self._sums.updated()
+        self._wait_for_all()
         for view, param in zip(self._views, reducer.params):
             take_over(param)
             param.data = view
-            param._hvd_trainer_shared = self
+            param._hvd_trainer_flat = self
         self._pointers = [view.data_ptr() for view in self._views]
         # What this rank updates: pieces of the flat parameters, with the means of their gradients.
         self._pieces: list[list[torch.nn.Parameter]] = []
         for number, flat in enumerate(self.flats):
-            first, last = self._sums.slices[number]
-            chunks = self._sums.my_chunks(number)
+            first, last = self._way.my_slice(number)
+            chunks = self._way.my_chunks(number)
             pieces = [torch.nn.Parameter(piece) for piece in flat[first:last].split(chunks[0].numel())] if chunks else []
             for piece, mean in zip(pieces, chunks):
                 piece.grad = mean
@@ -104,13 +109,13 @@ class ShardedUpdate:
         self._all_pieces = [piece for pieces in self._pieces for piece in pieces]
         self._inner: Optional[torch.optim.Optimizer] = None
         self._pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        self._state_is_shared = False
-        self._guards: Optional[list[float]] = None
+        self._state_is_placed = False
+        self._samples = _Samples(self._sampled()) if self.shared else None
         self.problem = self._take_state()
-        self._sums.updated()
+        self._wait_for_all()
 
     def step(self, factor: float = 1.0, max_value: Optional[float] = None) -> None:
-        """Update this rank's slices by the means, times `factor`, clamped; returns when all ranks have done so."""
+        """Update this rank's pieces by the means, times `factor`, clamped; returns when all ranks that share them have."""
         with torch.no_grad():
             for piece in self._all_pieces if factor != 1.0 else ():
                 piece.grad.mul_(factor)
@@ -120,26 +125,25 @@ class ShardedUpdate:
             for key in theirs:
                 if key != "params":
                     ours[key] = theirs[key]
-        if self._inner is not None:
-            self._inner.step()
-        if not self._state_is_shared:
-            self._share_state()
-        self._guards = self._piece_sums()
-        self._sums.updated()
+        self._call()
+        if not self._state_is_placed:
+            self._place_state()
+        if self._samples is not None:
+            self._samples.take()
+        self._wait_for_all()
         self._optimizer._opt_called = True  # schedulers look at it
 
     def was_changed(self) -> bool:
-        """Whether somebody has written to this rank's slices since the last step."""
-        # Sums of NaN or infinity differ from themselves, or hide a change; training has ended there anyway.
-        before = self._guards
-        return before is not None and any(a != b and math.isfinite(a) for a, b in zip(before, self._piece_sums()))
+        """Whether somebody has written to parameters that the ranks share since the last step."""
+        return self._samples is not None and self._samples.differ()
 
     def forget_guard(self) -> None:
         """The parameters are about to be written by all ranks alike (a checkpoint is loaded)."""
-        self._guards = None
+        if self._samples is not None:
+            self._samples.forget()
 
     def is_stale(self) -> str:
-        """Why the update must not be divided any more, "" where it may; this rank's view."""
+        """Why the update must not go on in flat buffers, "" where it may; this rank's view."""
         if any(param.data_ptr() != pointer for param, pointer in zip(self._reducer.params, self._pointers)):
             return "the memory of a parameter was replaced"
         return refusal_while_running(self._optimizer)
@@ -156,18 +160,30 @@ class ShardedUpdate:
             for param, pointer in zip(self._reducer.params, self._pointers):
                 if param.data_ptr() == pointer:
                     param.data = param.detach().clone(memory_format=torch.preserve_format)
-                param.__dict__.pop("_hvd_trainer_shared", None)
+                param.__dict__.pop("_hvd_trainer_flat", None)
                 state = self._optimizer.state.get(param, {})
                 for key, value in state.items():
                     if isinstance(value, torch.Tensor):
                         state[key] = value.clone(memory_format=torch.preserve_format)
-        self._guards = None
+        self.forget_guard()
 
     # -- the optimizer of the slices, and its state -----------------------------------------------------------------
 
-    def _piece_sums(self) -> list[float]:
-        with torch.no_grad():
-            return [piece.sum().item() for piece in self._all_pieces]
+    def _wait_for_all(self) -> None:
+        if self.shared:
+            self._way.updated()
+
+    def _sampled(self) -> list[tuple[memoryview, int]]:
+        """This rank's part of each parameter: where it begins, and how long it is."""
+        found = []
+        for number, bucket in enumerate(self._reducer.buckets):
+            first, last = self._way.my_slice(number)
+            cells = memoryview(self.flats[number].view(SAME_SIZE_INT[self.flats[number].element_size()]).numpy())
+            for slot in bucket.slots:
+                begin, end = max(first, slot.offset), min(last, slot.offset + slot.numel)
+                if begin < end:
+                    found.append((cells[begin:end], end - begin))
+        return found
 
     def _take_state(self) -> str:
         """A new optimizer over the slices, with the options and, from its tensors, the state of the user's."""
@@ -185,9 +201,10 @@ class ShardedUpdate:
         self._pairs = [(theirs, ours) for (theirs, _), ours in zip(filled, self._inner.param_groups)] if filled else []
         for group in self._inner.param_groups if filled else ():
             group.pop("initial_lr", None)
-        self._state_is_shared = False
+        self._state_is_placed = False
         if any(kinds):
-            return self._share_state(kinds)
+            return self._place_state(kinds)
+        self._call = make_step(self._inner) if self._inner is not None else _nothing
         return ""
 
     def _buckets_of(self, group: int) -> list[int]:
@@ -215,19 +232,17 @@ class ShardedUpdate:
             found.append(kinds[0])
         return found
 
-    def _share_state(self, kinds: Optional[list[dict[str, tuple[torch.dtype, bool]]]] = None) -> str:
-        """Move the state of the slices to shared memory, and show it to the user's optimizer as its own.
+    def _place_state(self, kinds: Optional[list[dict[str, tuple[torch.dtype, bool]]]] = None) -> str:
+        """Move the state of the pieces to flat buffers, and show it to the user's optimizer as its own.
 
         Args:
             kinds: of the user's optimizer, whose state is taken; without it, what the first step has made is.
         """
         from_user = kinds is not None
         if kinds is None:
-            made = [self._made(pieces) for pieces in self._pieces]
-            kinds = self._comm.gather_objects(made, f"{self._name}.kinds")[0]  # the first rank has a share of every bucket
-        if not any(kinds):
-            self._state_is_shared = True
-            return ""
+            kinds = [self._made(pieces) for pieces in self._pieces]
+            if self.shared:  # the first rank has a share of every bucket
+                kinds = self._comm.gather_objects(kinds, f"{self._name}.kinds")[0]
         wanted = [
             (1 if one else bucket.numel, dtype) for bucket, each in zip(self._reducer.buckets, kinds) for dtype, one in each.values()
         ]
@@ -238,8 +253,9 @@ class ShardedUpdate:
         for number, each in enumerate(kinds):
             whole = {key: next(remaining) for key in each}
             self._place(number, each, whole, from_user)
-        self._state_is_shared = True
+        self._state_is_placed = True
         self._num_states = len(self._optimizer.state)
+        self._call = make_step(self._inner) if self._inner is not None else _nothing
         return ""
 
     def _made(self, pieces: list[torch.nn.Parameter]) -> dict[str, tuple[torch.dtype, bool]]:
@@ -249,19 +265,20 @@ class ShardedUpdate:
     def _place(self, number: int, kinds: dict[str, tuple[torch.dtype, bool]], whole: dict[str, torch.Tensor], from_user: bool) -> None:
         """Put one bucket's state into `whole`, this rank's share of it; pieces and the user's parameters get views."""
         params = self._reducer.params
-        bucket, (first, last) = self._reducer.buckets[number], self._sums.slices[number]
+        bucket, (first, last) = self._reducer.buckets[number], self._way.my_slice(number)
         user = [self._optimizer.state[params[slot.param]] for slot in bucket.slots]
         for key, (_, one) in kinds.items():
             flat = whole[key]
             if one:
-                if self._comm.local_rank == 0:
+                counts = self._comm.local_rank == 0 or not self.shared
+                if counts:
                     source = user[0][key] if from_user else self._inner.state[self._pieces[number][0]][key]
                     flat.copy_(source.reshape(1))
                 value = user[0][key].item() if from_user else None
                 for place, piece in enumerate(self._pieces[number]):
                     state = self._inner.state[piece]
                     # One rank counts for all to see; every further piece has a counter of its own.
-                    if place == 0 and self._comm.local_rank == 0:
+                    if place == 0 and counts:
                         state[key] = flat.view(())
                     elif from_user:
                         state[key] = torch.full((), value, dtype=flat.dtype)
@@ -281,11 +298,50 @@ class ShardedUpdate:
                 state[key] = view
 
     def _open(self, wanted: list[tuple[int, torch.dtype]], what: str) -> tuple[list[torch.Tensor], str]:
+        if not self.shared:
+            return [torch.zeros(numel, dtype=dtype) for numel, dtype in wanted], ""
         sizes = [numel * dtype.itemsize for numel, dtype in wanted]
         memory, problem = open_node_memory(self._comm, sizes, 0, self._comm.unique_name(f"{self._name}.{what}"))
         if memory is None:
             return [], problem
         return [memory.tensor(numel, dtype) for numel, dtype in wanted], ""
+
+
+class _Samples:
+    """Looks whether memory was changed: at one element of each stretch, another one each time.
+
+    A change that goes on from step to step is found in one of the next, at no cost that grows with the model; bits are
+    compared, so that NaN equals itself.
+
+    Args:
+        stretches: memory as integers, and its length.
+    """
+
+    def __init__(self, stretches: list[tuple[memoryview, int]]) -> None:
+        self._stretches, self._count = stretches, 0
+        self._taken: Optional[tuple[list[tuple[memoryview, int]], list[int]]] = None
+
+    def take(self) -> None:
+        """Remember some elements."""
+        self._count += 1
+        start = self._count * MOST_SAMPLES
+        some, number = self._stretches, len(self._stretches)
+        if number > MOST_SAMPLES:
+            some = [some[(start + k) % number] for k in range(MOST_SAMPLES)]
+        places = [(cells, self._count * STRIDE % length) for cells, length in some]
+        self._taken = (places, [cells[at] for cells, at in places])
+
+    def differ(self) -> bool:
+        """Whether one of them has changed."""
+        return self._taken is not None and [cells[at] for cells, at in self._taken[0]] != self._taken[1]
+
+    def forget(self) -> None:
+        """Until the next `take` nothing differs."""
+        self._taken = None
+
+
+def _nothing() -> None:
+    """The step of a rank that has no share."""
 
 
 def refusal_while_running(optimizer: torch.optim.Optimizer) -> str:
@@ -299,8 +355,8 @@ def refusal_while_running(optimizer: torch.optim.Optimizer) -> str:
 
 
 def take_over(param: torch.nn.Parameter) -> None:
-    """Where another optimizer shares this parameter's memory, it gives all of its own back first."""
-    other = getattr(param, "_hvd_trainer_shared", None)
+    """Where another optimizer holds this parameter's memory, it gives all of its own back first."""
+    other = getattr(param, "_hvd_trainer_flat", None)
     if other is not None:
         other.give_back()
 

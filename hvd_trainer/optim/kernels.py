@@ -1,0 +1,108 @@
+"""One optimizer step over a fixed list of flat pieces, at the least cost a call that torch's own functions allow.
+
+`torch.optim.X.step` collects its tensors anew in every step; here the lists are made once, and torch's public functional form
+is called with them. Any other optimizer takes its ordinary step, without the wrappers for hooks and profiles.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+
+def make_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """A function that does what `optimizer.step()` would do; made when the optimizer has all of its state.
+
+    Args:
+        optimizer: over pieces on the CPU whose gradients are there and stay the same tensors.
+
+    Example:
+        >>> w = torch.nn.Parameter(torch.ones(2)); w.grad = torch.ones(2)
+        >>> step = make_step(torch.optim.SGD([w], lr=0.5)); step(); w.tolist()
+        [0.5, 0.5]
+    """
+    special = {torch.optim.SGD: _sgd_group, torch.optim.Adam: _adam_group, torch.optim.AdamW: _adam_group}.get(type(optimizer))
+    groups = optimizer.param_groups
+    takes = special is not None and all(_is_ordinary(group) and _has_state(optimizer, group) for group in groups)
+    if takes:
+        calls = [special(optimizer, group) for group in groups]
+    else:
+        bare = inspect.unwrap(type(optimizer).step)
+        calls = [lambda: bare(optimizer)]
+
+    def step() -> None:
+        with torch.no_grad():
+            for call in calls:
+                call()
+
+    return step
+
+
+def _is_ordinary(group: dict[str, Any]) -> bool:
+    """A fixed rate in Python, nothing asked for in particular, and real numbers of 32 or 64 bits."""
+    asked = any(group.get(name) for name in ("foreach", "capturable", "differentiable")) or group.get("fused") is False
+    return not asked and not isinstance(group["lr"], torch.Tensor) and all(p.dtype in (torch.float32, torch.float64) for p in group["params"])
+
+
+def _has_state(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
+    if isinstance(optimizer, torch.optim.SGD):
+        return not group["momentum"] or all(optimizer.state[p].get("momentum_buffer") is not None for p in group["params"])
+    return all("step" in optimizer.state[p] for p in group["params"])
+
+
+def _sgd_group(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Callable[[], None]:
+    params = group["params"]
+    grads = [p.grad for p in params]
+    buffers = [optimizer.state[p].get("momentum_buffer") for p in params]
+
+    def call() -> None:
+        sgd(
+            params,
+            grads,
+            buffers,
+            foreach=False,
+            fused=True,
+            weight_decay=group["weight_decay"],
+            momentum=group["momentum"],
+            lr=group["lr"],
+            dampening=group["dampening"],
+            nesterov=group["nesterov"],
+            maximize=group["maximize"],
+        )
+
+    return call
+
+
+def _adam_group(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Callable[[], None]:
+    params = group["params"]
+    grads, states = [p.grad for p in params], [optimizer.state[p] for p in params]
+    averages, squares, steps = ([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step"))
+    largest = [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else []
+
+    def call() -> None:
+        beta1, beta2 = group["betas"]
+        adam(
+            params,
+            grads,
+            averages,
+            squares,
+            largest,
+            steps,
+            foreach=False,
+            fused=True,
+            amsgrad=group["amsgrad"],
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=group["maximize"],
+            decoupled_weight_decay=group.get("decoupled_weight_decay", type(optimizer) is torch.optim.AdamW),
+        )
+
+    return call
