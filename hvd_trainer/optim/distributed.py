@@ -60,6 +60,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         clip_value: clamp each component of the averaged gradient.
         bucket_bytes: size of the flat buffers that travel, in bytes.
         overlap: send buckets during the last backward of a step.
+        compression: "bf16" or "fp16": what travels by messages is rounded to 16 bits, which halves it; parameters, sums and
+            updates keep their width. Nothing is rounded where gradients go through shared memory.
         reduce_through: "shared" for memory that the ranks of one node share, "messages" for the engine's allreduce, or
             "auto": shared memory where all ranks are CPU ranks of one node and engine mpi, else messages.
         update_by: "tensors" for the optimizer's own step over the model's tensors, "shards" to divide it among the ranks of
@@ -100,6 +102,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         clip_value: Optional[float] = None,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         overlap: bool = True,
+        compression: Optional[str] = None,
         reduce_through: str = "auto",
         update_by: str = "auto",
         scheduler_is_rebased: bool = False,
@@ -129,7 +132,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._loss_reduction = loss_reduction
         self._bucket_bytes, self._overlap = bucket_bytes, overlap
         check_choice("update_by", update_by, UPDATES)
-        self._ways, self._update_by = WayChooser(reduce_through, small=update_by != "shards"), update_by
+        self._ways, self._update_by = WayChooser(reduce_through, update_by != "shards", compression), update_by
         self._flat: Optional[FlatUpdate] = None
         self._is_built = False
         self._last_seed: tuple[Optional[torch.Tensor], float] = (None, 0.0)
@@ -256,7 +259,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 self._nominal_weight, self._nominal_is_fixed = ours["nominal_weight"], True
             if ours["reference_batch"] is not None:
                 self.reference_batch = Fraction(ours["reference_batch"])
+            self._keep_way(ours.get("reduce_through", self._ways.taken))
         scale_groups(self.param_groups, self.lr_scale)
+
+    def _keep_way(self, saved: str) -> None:
+        """Sum as before the checkpoint was saved, where nothing else was asked for: other sums round differently."""
+        if self._ways.wanted == "auto" and saved != self._ways.taken and (saved == "messages" or not self._ways.obstacle(self.comm)):
+            self._ways.wanted = saved
+            self._reduced = []  # the next step makes a new reducer
 
     # -- one step: backward (once or several times), then step ------------------------------------------------------
 

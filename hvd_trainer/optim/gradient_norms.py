@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Optional, Protocol, runtime_checkable
+from typing import Optional, Protocol, Union, runtime_checkable
 
 import torch
 
@@ -99,20 +99,27 @@ class NormsCollector:
 
 
 def squared_norm(tensors: Iterable[Optional[torch.Tensor]], device: Optional[torch.device] = None) -> torch.Tensor:
-    """The sum of squares over all tensors, a float64 scalar that was not read yet.
+    """The sum of squares over all tensors, a float64 scalar; see `squares`."""
+    found: Union[float, torch.Tensor] = 0.0
+    for tensor in tensors:
+        if tensor is not None:
+            found = found + squares(tensor)
+    return torch.as_tensor(found, dtype=torch.float64, device=device)
+
+
+def squares(tensor: torch.Tensor) -> Union[float, torch.Tensor]:
+    """The sum of squares of a tensor: a float on a CPU, elsewhere a float64 scalar that was not waited for.
 
     The noise is a small difference of two large sums, so they must be right to many digits. On a CPU torch's norm of 10^7
     float32 numbers is off by 7e-4, and summing in float64 is 15 times slower; dot products of 64k numbers, added in
     float64, are right to 1e-7 at the speed of a plain sum.
     """
-    found = torch.zeros((), dtype=torch.float64, device=device)
-    for tensor in tensors:
-        if tensor is None or tensor.numel() == 0:
-            continue
-        flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().reshape(-1)
-        if flat.device.type != "cpu":
-            found = found + torch.linalg.vector_norm(flat, dtype=torch.float64).square()
-        else:
-            flat = flat.float() if flat.element_size() < 4 else flat
-            found = found + torch.stack([torch.dot(part, part) for part in flat.split(CHUNK)]).double().sum()
-    return found
+    if tensor.is_sparse:
+        tensor = tensor.coalesce().values()
+    flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().reshape(-1)
+    if not flat.is_cpu:
+        return torch.linalg.vector_norm(flat, dtype=torch.float64).square()
+    flat = flat.float() if flat.element_size() < 4 else flat
+    if flat.numel() <= CHUNK:
+        return torch.dot(flat, flat).item()
+    return math.fsum(torch.dot(part, part).item() for part in flat.split(CHUNK))

@@ -66,6 +66,13 @@ def raise_gradient(comm: Communicator, reducer: Reducer, name: str) -> None:
     """A gradient that is not finite, though the loss is."""
     finite = comm.gather_objects(reducer.way.was_finite, f"{name}.non_finite_gradient")
     ranks = ", ".join(str(rank) for rank, was_finite in enumerate(finite) if not was_finite)
+    if not ranks and reducer.first_not_finite():
+        raise NonFiniteError(
+            f"the averaged gradient of {reducer.first_not_finite()!r} does not fit into what travels ({reducer.way.text}) at "
+            f"{comm.where}; no parameter was changed",
+            "gradients up to 65504 in fp16",
+            'compression="bf16", or an ht.GradScaler',
+        )
     if not ranks:  # squares of finite gradients
         raise_norm(math.inf, comm)
     raise NonFiniteError(

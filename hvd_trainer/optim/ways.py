@@ -6,13 +6,15 @@ A way has one small interface, and the reducer does not know which one it drives
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Optional
 
 import torch
 
 from hvd_trainer.comm.api import Communicator, Pending
 from hvd_trainer.optim.buckets import Bucket
 
+COMPRESSIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 CHUNK_BYTES = 256 * 1024  # what is worked on at a time stays in a core's cache
 
 
@@ -67,6 +69,12 @@ def mean_factor(weight: float, plain: float, nominal: float) -> float:
 class Messages:
     """Buckets travel by `comm.allreduce_`, each as soon as it is sent.
 
+    Args:
+        buckets: the same on all ranks.
+        comm: the ranks.
+        name: prefix of the collectives' names.
+        compression: "bf16" or "fp16": wider buckets are rounded to it on this rank, and their sum once more.
+
     Attributes:
         flat_sets: where this rank's gradients are put, one tensor a bucket; several sets are used in turn, a set a step.
         results: where the means are after `finish`: the same memory.
@@ -76,9 +84,14 @@ class Messages:
     text = "messages"
     results_are_own = True
 
-    def __init__(self, buckets: list[Bucket], comm: Communicator, name: str) -> None:
+    def __init__(self, buckets: list[Bucket], comm: Communicator, name: str, compression: Optional[str] = None) -> None:
         self.results = [torch.zeros(b.numel, dtype=b.dtype, device=b.device) for b in buckets]
         self.flat_sets = [self.results]
+        narrow = COMPRESSIONS.get(compression)
+        # What travels: the bucket, or its narrow copy.
+        self._wires = [flat if narrow is None or flat.element_size() <= 2 else torch.empty_like(flat, dtype=narrow) for flat in self.results]
+        if narrow is not None:
+            self.text = f"messages in {compression}"
         self._comm, self._name = comm, name
         self._sent: list[Pending] = []
         self._checks: list[torch.Tensor] = []  # one number a sent bucket, not finite where a gradient was not
@@ -92,10 +105,16 @@ class Messages:
 
     def send(self, number: int) -> None:
         """This rank's part of the bucket is complete; buckets are sent in order."""
-        flat = self.results[number]
+        flat, wire = self.results[number], self._wires[number]
         # While it is in cache: NaN and infinity survive a sum. 16-bit floats are summed in 32 bits.
         self._checks.append(flat.sum(dtype=torch.float32 if flat.element_size() < 4 else None).double())
-        self._sent.append(self._comm.allreduce_(flat, f"{self._name}.bucket{number}"))
+        # A sum of gradients that were not divided yet is larger than their mean, and may not fit into 16 bits where that does.
+        share = 1.0 / self._comm.size if wire.element_size() <= 2 and self._is_undivided(self._plain) else 1.0
+        if wire is not flat:
+            torch.mul(flat, share, out=wire)
+        elif share != 1.0:
+            flat.mul_(share)
+        self._sent.append(self._comm.allreduce_(wire, f"{self._name}.bucket{number}"))
 
     def finish(self, numbers: Numbers) -> Sums:
         """Wait for all buckets, which were all sent; `results` then hold the means."""
@@ -106,11 +125,21 @@ class Messages:
             pending.wait()
         self._sent, self._checks = [], []
         sums = Sums(*last.wait().tolist())
-        factor = sums.factor(self._nominal)
-        if factor != 1.0:
-            for flat in self.results:
-                flat.mul_(factor)
-        return sums
+        factor, overflowed = sums.factor(self._nominal), False
+        for flat, wire in zip(self.results, self._wires):
+            shared = wire.element_size() <= 2 and self._is_undivided(sums.plain)
+            bucket_factor = factor * self._comm.size if shared else factor
+            if wire is not flat:
+                torch.mul(wire, bucket_factor, out=flat)
+                overflowed = overflowed or not math.isfinite(flat.sum())
+            elif bucket_factor != 1.0:
+                flat.mul_(bucket_factor)
+        # All ranks hold the same bits, so all find the same.
+        return replace(sums, bad=1.0) if overflowed and not sums.bad else sums
+
+    def _is_undivided(self, plain: float) -> bool:
+        """Whether gradients go out as backward made them: of plain losses, or before a nominal weight is known."""
+        return plain > 0 or self._nominal == 1.0
 
     def exchange(self, numbers: list[float], what: str) -> list[float]:
         """The sums over all ranks of further numbers, as many on every rank."""
