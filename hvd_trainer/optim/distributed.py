@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any, Optional, Union
@@ -16,7 +17,7 @@ from hvd_trainer.optim import step_errors
 from hvd_trainer.optim.buckets import DEFAULT_BUCKET_BYTES
 from hvd_trainer.optim.choose_way import WayChooser, check_choice
 from hvd_trainer.optim.clip import check_limit, clip_norm_, clip_value_
-from hvd_trainer.optim.flat_update import FlatUpdate, refusal
+from hvd_trainer.optim.flat_update import FlatUpdate, refusal, take_over
 from hvd_trainer.optim.grad_scaler import GradScaler
 from hvd_trainer.optim.loss import as_sum
 from hvd_trainer.optim.rates import REFERENCE, SCALE, forget_scale_where_changed, scale_groups
@@ -476,6 +477,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 self._flat = flat
                 if flat.shared:
                     self._reducer.way.squares = self.clip_norm is not None
+                    weakref.finalize(self, flat.give_back).atexit = False
         is_shared = isinstance(self._reducer.way, SharedSums)
         if self._update_by == "shards" and (reason or not is_shared):
             raise ConfigError(
@@ -543,6 +545,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         name, groups = self.comm.unique_name(f"{self._name}.plan"), [number for _, number in params]
         if self._flat is not None:
             self._flat.give_back()
+        for param, _ in params:
+            take_over(param)
         self._reducer = Reducer(named, self.comm, self._bucket_bytes, name, groups, self._ways.open)
         self._reduced = now
         if self._is_built:

@@ -15,6 +15,7 @@ Source: Rajbhandari et al. 2020, ZeRO, arXiv 1910.02054 (stage 1: the optimizer'
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, Optional
 
 import torch
@@ -83,6 +84,10 @@ class FlatUpdate:
     def __init__(self, optimizer: torch.optim.Optimizer, reducer: Reducer, comm: Communicator, name: str) -> None:
         self._optimizer, self._reducer, self._comm, self._name = optimizer, reducer, comm, name
         self._way = reducer.way
+        self._is_given_back = False
+        self._hook: Any = None
+        self._samples: Optional[_Samples] = None
+        self._pointers: list[int] = []
         self.shared = isinstance(self._way, SharedSums)
         self.flats, self.problem = self._open([(b.numel, b.dtype) for b in reducer.buckets], "parameters")
         if self.problem:
@@ -93,7 +98,6 @@ class FlatUpdate:
                 view.copy_(param.detach())
         self._wait_for_all()
         for view, param in zip(self._views, reducer.params):
-            take_over(param)
             param.data = view
             param._hvd_trainer_flat = self
         self._pointers = [view.data_ptr() for view in self._views]
@@ -111,8 +115,13 @@ class FlatUpdate:
         self._pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._state_is_placed = False
         self._samples = _Samples(self._sampled()) if self.shared else None
+        self._hook = optimizer.register_state_dict_post_hook(_with_counters_of_their_own)
         self.problem = self._take_state()
         self._wait_for_all()
+        if self.shared:
+            # After the job each rank may do with the model what it likes: nobody else must see it.
+            ended = weakref.WeakMethod(self.give_back)
+            comm.on_close.append(lambda: (ended() or _nothing)())
 
     def step(self, factor: float = 1.0, max_value: Optional[float] = None) -> None:
         """Update this rank's pieces by the means, times `factor`, clamped; returns when all ranks that share them have."""
@@ -155,7 +164,12 @@ class FlatUpdate:
         return "" if same else self._take_state()
 
     def give_back(self) -> None:
-        """Parameters and state become this rank's own again. Not a collective, but all ranks must do it."""
+        """Parameters and state become this rank's own again; a second call does nothing. Not a collective."""
+        if self._is_given_back:
+            return
+        self._is_given_back = True
+        if self._hook is not None:
+            self._hook.remove()
         with torch.no_grad():
             for param, pointer in zip(self._reducer.params, self._pointers):
                 if param.data_ptr() == pointer:
@@ -251,8 +265,8 @@ class FlatUpdate:
             return problem
         remaining = iter(tensors)
         for number, each in enumerate(kinds):
-            whole = {key: next(remaining) for key in each}
-            self._place(number, each, whole, from_user)
+            if each:
+                self._place(number, each, {key: next(remaining) for key in each}, from_user)
         self._state_is_placed = True
         self._num_states = len(self._optimizer.state)
         self._call = make_step(self._inner) if self._inner is not None else _nothing
@@ -338,6 +352,15 @@ class _Samples:
     def forget(self) -> None:
         """Until the next `take` nothing differs."""
         self._taken = None
+
+
+def _with_counters_of_their_own(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """Counters that parameters share here are copied: an optimizer that loads them would count each step several times."""
+    state = {
+        index: {k: v.clone() if isinstance(v, torch.Tensor) and v.dim() == 0 else v for k, v in each.items()}
+        for index, each in state_dict["state"].items()
+    }
+    return {**state_dict, "state": state}
 
 
 def _nothing() -> None:
