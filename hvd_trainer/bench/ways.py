@@ -1,14 +1,15 @@
 """The columns' training steps, each as its library's documentation tells people to write it.
 
 A way is a function `(task, column, meeting) -> step`, where `step(batch)` does one whole training step and returns the
-loss of this rank. `Meeting` is what the ranks of one launch have in common: they start an engine once.
+loss of this rank. A library that has a loop of its own gives a `Loop` instead. `Meeting` is what the ranks of one launch
+have in common: they start an engine once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, Union
 
 import torch
 
@@ -16,8 +17,26 @@ from hvd_trainer.bench.columns import Column
 from hvd_trainer.bench.models import Task
 from hvd_trainer.values import Weighted
 
-Step = Callable[[Any], torch.Tensor]
 RAW_BUCKET_FLOATS = 65_536
+Step = Callable[[Any], torch.Tensor]
+
+
+class Loop(Protocol):
+    """A library's own loop over batches."""
+
+    def loop(self, batches: list[Any], losses: list[float] | None) -> list[float]:
+        """Train on all batches, one step each.
+
+        Args:
+            batches: at least one.
+            losses: gets the loss of each step; None: only time counts.
+
+        Returns:
+            `time.perf_counter()` at the end of each step.
+        """
+
+
+Way = Callable[..., Union[Step, Loop]]
 
 
 @dataclass
@@ -51,7 +70,7 @@ def meet(columns: tuple[Column, ...]) -> Meeting:
 
         hvd.init()
         return Meeting(hvd.rank(), hvd.size(), hvd.barrier, hvd.shutdown, hvd)
-    if columns[0].line == "torchrun":
+    if columns[0].line.startswith("torchrun"):
         from torch import distributed
 
         distributed.init_process_group("gloo")
@@ -194,7 +213,7 @@ def in_buckets(params: list[torch.nn.Parameter]) -> list[list[torch.nn.Parameter
     return groups
 
 
-BY_NAME: dict[str, Callable[[Task, Column, Meeting], Step]] = {
+BY_NAME: dict[str, Way] = {
     "compute": compute,
     "ours": ours,
     "horovod": horovod,

@@ -7,6 +7,7 @@ import importlib
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,39 +74,43 @@ class Track:
         task = models.build(workload, meeting.rank, meeting.size)
         self.more: dict[str, Any] = {"num_params": task.num_params, "num_tensors": task.num_tensors}
         self._batches, self._next = task.batches, 0
-        self._step = find_way(column.way)(task, column, meeting)
+        made = find_way(column.way)(task, column, meeting)
+        self._loop = made.loop if hasattr(made, "loop") else partial(step_by_step, made)
         self._ms: list[float] = []
         self._losses: list[float] = []
 
     def warm_up(self, num_steps: int) -> None:
         """Steps whose losses are kept and whose times are not."""
-        for _ in range(num_steps):
-            self._losses.append(float(self._step(self._batch()).detach()))
+        self._loop(self._take(num_steps), self._losses)
 
     def run(self, num_steps: int) -> None:
         """Some cold steps and `num_steps` timed ones."""
-        loss = None
-        for _ in range(COLD_STEPS):
-            loss = self._step(self._batch())
-        before = time.perf_counter()
-        for _ in range(num_steps):
-            loss = self._step(self._batch())
-            now = time.perf_counter()
-            self._ms.append((now - before) * 1e3)
-            before = now
-        self._losses.append(float(loss.detach()))
+        stamps = self._loop(self._take(COLD_STEPS + num_steps), None)[COLD_STEPS - 1 :]
+        self._ms.extend((b - a) * 1e3 for a, b in zip(stamps, stamps[1:]))
 
     def answer(self) -> dict[str, Any]:
-        """For the rank's file; microseconds are rounded to a hundredth."""
-        return {"ms": [round(ms, 5) for ms in self._ms], "losses": self._losses, **self.more}
+        """For the rank's file: times with five digits, and a loss after the last step too."""
+        self._loop(self._take(1), self._losses)
+        return {"ms": [float(f"{ms:.5g}") for ms in self._ms], "losses": self._losses, **self.more}
 
-    def _batch(self) -> Any:
-        batch = self._batches[self._next]
-        self._next = (self._next + 1) % len(self._batches)
-        return batch
+    def _take(self, number: int) -> list[Any]:
+        taken = [self._batches[(self._next + i) % len(self._batches)] for i in range(number)]
+        self._next += number
+        return taken
 
 
-def find_way(name: str) -> Callable[..., ways.Step]:
+def step_by_step(step: ways.Step, batches: list[Any], losses: list[float] | None) -> list[float]:
+    """The loop of ways that have none of their own, in the form of `ways.Loop`."""
+    stamps = []
+    for batch in batches:
+        loss = step(batch)
+        stamps.append(time.perf_counter())
+        if losses is not None:
+            losses.append(float(loss.detach()))
+    return stamps
+
+
+def find_way(name: str) -> ways.Way:
     """A way of ours by its name, or anybody's as "module:function"."""
     if ":" not in name:
         return ways.BY_NAME[name]

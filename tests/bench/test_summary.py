@@ -17,11 +17,12 @@ def measured(**more):
 
 
 def test_rows():
-    """Rank 1 is 1 ms slower, and some launches are twice as slow: the slowest rank counts, and ratios are of a round."""
-    compute, ours, hvd = summary.rows(measured(), COLUMNS, "mlp", "ours-mpi")
-    assert compute.ms.low == 2.0 and compute.of_limit == stats.Spread(1.0, 1.0, 1.0) and compute.loss_differs is None
+    """Rank 1 is 1 ms slower, and the machine gets slower: the slowest rank counts, and ratios are of a round."""
+    compute, ours, hvd = summary.rows(measured(drift=0.5), COLUMNS, "mlp", "ours-mpi")
+    assert (compute.ms.low, compute.ms.high) == (2.0, 13.0)  # the 12th launch
+    assert compute.of_limit == stats.Spread(1.0, 1.0, 1.0) and compute.loss_differs is None
     assert ours.of_limit == stats.Spread(2 / 3, 2 / 3, 2 / 3) and ours.ours_faster is None and ours.loss_differs == 0.0
-    assert hvd.ours_faster.mid == 2.0 and hvd.peak_pss_bytes == 2 * 2**20
+    assert 1.8 < hvd.ours_faster.mid < 2.6 and hvd.peak_pss_bytes == 2 * 2**20
 
 
 def test_losses_that_differ_are_seen():

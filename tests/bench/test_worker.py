@@ -32,7 +32,7 @@ def test_an_answer_has_all_samples_and_the_losses_that_are_compared(alone, tmp_p
     assert found.keys() == {"compute", "again"}
     for column in found.values():
         assert len(column["ms"]) == 8 and min(column["ms"]) > 0
-        assert len(column["losses"]) == 3 + 4 and column["num_params"] == 26_122
+        assert len(column["losses"]) == 3 + 1 and column["num_params"] == 26_122
     assert found["compute"]["losses"] == found["again"]["losses"]
     assert alone[-2:] == ["barrier", "close"]
 
@@ -58,6 +58,24 @@ def test_memory_is_sampled_where_asked_for(alone, tmp_path):
     worker.main(Job((BY_NAME["compute"],), (MLP,), 1, str(tmp_path), memory=True, blocks=1))
     found = json.loads((tmp_path / "rank0.json").read_text())["mlp"]["compute"]
     assert 2**20 < found["peak_pss_bytes"] <= found["peak_rss_bytes"]
+
+
+def test_a_loop_of_its_own_is_given_whole_turns(monkeypatch):
+    seen = []
+
+    class Loop:
+        def loop(self, batches, losses):
+            seen.append((len(batches), losses is not None))
+            if losses is not None:
+                losses.extend([0.5] * len(batches))
+            return [float(number) for number in range(len(batches))]
+
+    monkeypatch.setitem(ways.BY_NAME, "loop", lambda task, column, meeting: Loop())
+    track = worker.Track(Column("a", "loop", "torchrun", ""), MLP, ways.Meeting(0, 1, None, None, None))
+    track.warm_up(3)
+    track.run(4)
+    assert track.answer() == {"ms": [1000.0] * 4, "losses": [0.5] * 4, "num_params": 26_122, "num_tensors": 6}
+    assert seen == [(3, True), (worker.COLD_STEPS + 4, False), (1, True)]
 
 
 def test_anybodys_way_is_found_by_module_and_function():

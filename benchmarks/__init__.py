@@ -1,0 +1,1 @@
+"""Measurements beside libraries that are not dependencies; `python benchmarks/run.py` runs them all."""
