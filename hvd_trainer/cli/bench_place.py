@@ -42,12 +42,14 @@ class Place:
         present: what is installed.
         ranks, threads: of every launch.
         variables: the environment of every launch, before the line's own.
+        python: full path of the interpreter.
     """
 
     present: Present
     ranks: int
     threads: int
     variables: dict[str, str]
+    python: str = sys.executable
 
     @staticmethod
     def here(ranks: int, threads: int) -> Place:
@@ -58,7 +60,7 @@ class Place:
 
     def line(self, line: str, command: tuple[str, ...]) -> StartLine:
         """The command line of a launch."""
-        return bench_lines.build(line, command, self.ranks, self.threads, self.present, sys.executable)
+        return bench_lines.build(line, command, self.ranks, self.threads, self.present, self.python)
 
     def start(self, line: str, command: tuple[str, ...]) -> start.Ended:
         """Run a launch to its end."""
