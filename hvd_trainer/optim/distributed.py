@@ -263,6 +263,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._keep_way(ours.get("reduce_through", self._ways.taken))
         scale_groups(self.param_groups, self.lr_scale)
 
+    def release(self) -> None:
+        """Give parameters and state back to each rank alone, as before the first step; the next step takes them again.
+
+        For what all ranks do with the model between two runs or after the last: while the update is made in shards,
+        parameters lie in memory that the ranks of the node share.
+        """
+        if self._flat is not None:
+            self._flat.give_back()
+            self._flat, self._reduced = None, []
+
     def _keep_way(self, saved: str) -> None:
         """Sum as before the checkpoint was saved, where nothing else was asked for: other sums round differently."""
         if self._ways.wanted == "auto" and saved != self._ways.taken and (saved == "messages" or not self._ways.obstacle(self.comm)):

@@ -38,6 +38,8 @@ from hvd_trainer.values import Weighted, as_number, as_whole
 
 PRECISIONS = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 ALIASES = {"fp32": "float32", "torch.float32": "float32", "bfloat16": "bf16", "torch.bfloat16": "bf16", "float16": "fp16", "torch.float16": "fp16"}
+# Arguments of DistributedOptimizer that say how gradients travel and who updates.
+REDUCTION = {"compression", "reduce_through", "update_by", "bucket_bytes", "overlap"}
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class Trainer:
         loss_reduction: "mean" or "sum" where the loss is a plain tensor; weighted by samples.
         clip_norm: clip the averaged gradient to this 2-norm.
         clip_value: clamp each component of the averaged gradient.
+        reduction: how gradients travel and who updates, as arguments of `DistributedOptimizer`: `compression`,
+            `reduce_through`, `update_by`, `bucket_bytes`, `overlap`.
         precision: "float32" (the model as it is), "bf16" or "fp16" (autocast; fp16 with a scaler whose skips are decided
             for all ranks at once); or torch's dtypes.
 
@@ -109,6 +113,7 @@ class Trainer:
         loss_reduction: Optional[str] = None,
         clip_norm: Optional[float] = None,
         clip_value: Optional[float] = None,
+        reduction: Optional[dict[str, Any]] = None,
         precision: str = "float32",
     ) -> None:
         callbacks = _listed(callbacks)
@@ -124,7 +129,12 @@ class Trainer:
         self._schedule = as_schedule(schedule)
         self._schedule_counts = schedule is not None and not isinstance(self._schedule, TorchSchedule)
         self._user_optimizer = optimizer
-        self._wrap_arguments = {"loss_reduction": loss_reduction, "clip_norm": as_number(clip_norm), "clip_value": as_number(clip_value)}
+        self._wrap_arguments = {
+            "loss_reduction": loss_reduction,
+            "clip_norm": as_number(clip_norm),
+            "clip_value": as_number(clip_value),
+            **_checked_reduction(reduction or {}),
+        }
         self.optimizer: Optional[DistributedOptimizer] = None
         self.loader: Union[Loader, StreamLoader, None] = None
         self.learning_rate: Optional[LearningRate] = None
@@ -199,7 +209,9 @@ class Trainer:
         self._total_epochs = as_whole(epochs) if total_steps == math.inf else math.inf
         self.learning_rate.set_length(total_steps)
         try:
-            return self._loop()
+            history = self._loop()
+            self.optimizer.release()  # what a rank does with its model now is its own affair
+            return history
         except BaseException:
             for callback in self.callbacks:
                 with contextlib.suppress(Exception):
@@ -459,3 +471,8 @@ def _check_parts(comm: Any, model: Any, optimizer: Any, loss_fn: Any, callbacks:
             raise ConfigError(f"callback {callback!r}", "objects of ht.Callback classes", "an object, not the class: ht.Progress()")
 
 
+def _checked_reduction(reduction: dict[str, Any]) -> dict[str, Any]:
+    unknown = set(reduction) - REDUCTION
+    if unknown:
+        raise ConfigError(f"reduction={reduction!r}", ", ".join(sorted(REDUCTION)), 'reduction={"compression": "bf16"}')
+    return dict(reduction)

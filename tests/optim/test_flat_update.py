@@ -339,6 +339,28 @@ def test_shards_need_shared_memory():
         wrap(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1), SingleCommunicator(), update_by="shards")
 
 
+def test_released_parameters_may_be_written_and_are_taken_again_by_the_next_step():
+    def rank_main(comm):
+        params = make_model()
+        opt = wrap(torch.optim.SGD(params, lr=0.1, momentum=0.9), comm, **SHARDS)
+        train(params, opt, comm, 1)
+        opt.release()
+        for param in params:
+            param.data.mul_(0.5)
+        train(params, opt, comm, 1, first=1)
+        return [p.detach().clone() for p in params], opt._flat is not None
+
+    expected, optimizer = reference(OPTIMIZERS["momentum"], 2, 0)
+    optimizer = torch.optim.SGD(expected, lr=0.1, momentum=0.9)
+    reference(None, 2, 1, expected, optimizer)
+    for param in expected:
+        param.data.mul_(0.5)
+    reference(None, 2, 1, expected, optimizer, first=1)
+    for params, is_flat in run_threads(2, rank_main):
+        assert is_flat
+        torch.testing.assert_close(params, [p.detach() for p in expected], rtol=1e-9, atol=1e-12)
+
+
 def test_samples_find_a_change_sooner_or_later():
     memory = torch.zeros(1000, dtype=torch.int32)
     samples = flat_update._Samples([(memoryview(memory.numpy()), 1000)])

@@ -663,3 +663,16 @@ def test_a_resume_with_nothing_left_to_do_says_so(tmp_path, capsys):
         trainer = make_trainer(callbacks=[ht.Checkpoint(tmp_path)])
         trainer.fit(make_loader(trainer.comm), epochs=1, resume="auto")
         assert ("nothing left to do: 4 steps are done" in capsys.readouterr().out) == (start == 1)
+
+
+def test_how_gradients_travel_can_be_said(capsys):
+    def rank_main(comm):
+        model = torch.nn.Linear(2, 1)
+        options = {"reduction": {"compression": "bf16", "reduce_through": "messages"}}
+        trainer = Trainer(comm, model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, b: Weighted(m(b).sum(), len(b)), **options)
+        trainer.fit(Loader(torch.ones(4, 2), BatchPlan(4, comm.size), comm), epochs=1)
+        with pytest.raises(ConfigError, match="compression"):
+            Trainer(comm, model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, b: None, reduction={"compress": "bf16"})
+
+    run_threads(2, rank_main)
+    assert "through messages in bf16 (as asked)" in capsys.readouterr().out
