@@ -12,6 +12,8 @@ from torch.optim import lr_scheduler
 import hvd_trainer as ht
 from hvd_trainer.comm.single import SingleCommunicator
 from hvd_trainer.errors import CheckpointError, ConfigError, LossError, NonFiniteError
+from hvd_trainer.plan import BatchPlan
+from hvd_trainer.values import Weighted
 from tests.fake_comm import run_threads
 from tests.train.small import (
     GLOBAL_BATCH,
@@ -669,10 +671,10 @@ def test_how_gradients_travel_can_be_said(capsys):
     def rank_main(comm):
         model = torch.nn.Linear(2, 1)
         options = {"reduction": {"compression": "bf16", "reduce_through": "messages"}}
-        trainer = Trainer(comm, model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, b: Weighted(m(b).sum(), len(b)), **options)
-        trainer.fit(Loader(torch.ones(4, 2), BatchPlan(4, comm.size), comm), epochs=1)
+        trainer = ht.Trainer(comm, model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, b: Weighted(m(b).sum(), len(b)), **options)
+        trainer.fit(ht.Loader(torch.ones(4, 2), BatchPlan(4, comm.size), comm), epochs=1)
         with pytest.raises(ConfigError, match="compression"):
-            Trainer(comm, model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, b: None, reduction={"compress": "bf16"})
+            ht.Trainer(comm, model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, b: None, reduction={"compress": "bf16"})
 
     run_threads(2, rank_main)
     assert "through messages in bf16 (as asked)" in capsys.readouterr().out
