@@ -402,7 +402,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Args:
             wants_whole: why this rank must see the whole gradient before the update; "" where it need not.
         """
-        reducer = self._ensure_reducer(begins=False)
+        reducer = self._reducer if self._in_window else self._ensure_reducer(begins=False)
         self.comm.where = f"step {self.steps_done + 1}"
         plain = reducer.foreign if self._in_window else any(param.grad is not None for param in reducer.params)
         if not self._in_window and reducer.holds_gradients_of_another():

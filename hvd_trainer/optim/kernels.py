@@ -1,7 +1,7 @@
 """One optimizer step over a fixed list of flat pieces, at the least cost a call that torch's own functions allow.
 
-`torch.optim.X.step` collects its tensors anew in every step; here the lists are made once, and torch's public functional form
-is called with them. Any other optimizer takes its ordinary step, without the wrappers for hooks and profiles.
+`torch.optim.X.step` collects its tensors anew in every step; here the lists are made once, and torch's functional form (for SGD
+the kernel below it, where this torch has it) is called with them. Any other optimizer takes its ordinary step, without the wrappers for hooks and profiles.
 """
 
 from __future__ import annotations
@@ -56,24 +56,23 @@ def _has_state(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
 
 
 def _sgd_group(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Callable[[], None]:
-    params = group["params"]
-    grads = [p.grad for p in params]
-    buffers = [optimizer.state[p].get("momentum_buffer") for p in params]
+    kernel = getattr(torch, "_fused_sgd_", None)
+    by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
+    for param in group["params"]:
+        by_dtype.setdefault(param.dtype, []).append(param)
+    parts = [
+        (params, [p.grad for p in params], [optimizer.state[p].get("momentum_buffer") for p in params]) for params in by_dtype.values()
+    ]
 
     def call() -> None:
-        sgd(
-            params,
-            grads,
-            buffers,
-            foreach=False,
-            fused=True,
-            weight_decay=group["weight_decay"],
-            momentum=group["momentum"],
-            lr=group["lr"],
-            dampening=group["dampening"],
-            nesterov=group["nesterov"],
-            maximize=group["maximize"],
-        )
+        options = {name: group[name] for name in ("weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize")}
+        for params, grads, buffers in parts:
+            if kernel is None:
+                sgd(params, grads, buffers, foreach=False, fused=True, **options)
+                continue
+            # What sgd() calls in the end; its way there takes several times as long as a small model's update.
+            buffers = buffers if options["momentum"] else []
+            kernel(params, grads, buffers, **options, is_first_step=False, grad_scale=None, found_inf=None)
 
     return call
 
