@@ -65,7 +65,7 @@ class RangeTest:
 def suggest_rate(rates: Sequence[float], losses: Sequence[float], window: int = 3) -> Suggestion:
     """The rate where the loss falls fastest, per factor of the rate: the slope against log(rate).
 
-    Against the rate itself the slope of an exponential sweep is divided by the rate, so the steepest place is far too early.
+    Only up to the rate of the lowest loss. Against the rate itself the slope of an exponential sweep is divided by the rate, so the steepest place is far too early.
     Each slope is a line fitted to `window` points around its rate, which does not lag behind as a running average does.
 
     Args:
@@ -95,7 +95,9 @@ def suggest_rate(rates: Sequence[float], losses: Sequence[float], window: int = 
     x = x - x.mean(1, keepdims=True)
     slopes, means = (x * y).sum(1) / (x * x).sum(1), y.mean(1)
     centres = np.asarray(rates, dtype=float)[window // 2 : len(rates) - window // 2]
-    steepest, lowest = int(slopes.argmin()), int(means.argmin())
+    lowest = int(means.argmin())
+    # Beyond its lowest point the loss jumps and falls again, more steeply than training ever does.
+    steepest = int(slopes[: lowest + 1].argmin())
     if not slopes[steepest] < 0:
         return Suggestion(None, float(centres[lowest]), "the loss falls nowhere: begin at a lower rate, or look at the data")
     note = ""

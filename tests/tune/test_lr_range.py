@@ -47,8 +47,8 @@ def test_what_the_curve_does_not_show():
     assert rising.rate is None and "falls nowhere" in rising.note
     assert "end higher" in suggest_rate(RATES[:40], falling(1e-3)[:40]).note
     assert "begin lower" in suggest_rate(RATES[40:], falling(1e-4)[40:]).note
-    curve = [2.0, 1.9, 1.5, 1.2, 1.1, 1.6, 3.0]
-    found = suggest_rate([2.0**i for i in range(7)], curve)
+    curve = [2.0, 1.9, 1.5, 1.2, 1.1, 1.6, 3.0, 9.0, 5.0, 2.0]  # falling again after it broke
+    found = suggest_rate([2.0**i for i in range(10)], curve)
     assert (found.rate, found.lowest, found.note) == (4.0, 8.0, "")
 
 
