@@ -65,7 +65,7 @@ class Forecast:
 
         self.measurements = measurements
         fuse = FUSED_BYTES if measurements.engine == "horovod" else 0.0
-        self.links = fit_link.fit_links(measurements.messages, measurements.backend, None, fuse, num_draws)
+        self.links = fit_link.fit_links(measurements.messages, measurements.backend, None, fuse, num_draws, measurements.buckets)
         if link is not None and self.links.model.between is None:
             self.links = self.links.with_between(link)
         # Where ranks share a node they share its memory: compute is fitted to the fullest nodes that were measured.
@@ -88,6 +88,12 @@ class Forecast:
     def usual_ranks_per_node(self) -> int:
         """As many as were measured at most."""
         return max(ranks for _, ranks in self.places)
+
+    @property
+    def usual_micro_batch(self) -> int:
+        """The workload's own; the largest that was measured where the file does not say."""
+        about = self.measurements.about
+        return int(about[0].get("rank_batch") or self.local.micro_batches[1]) if about else self.local.micro_batches[1]
 
     def row(self, ranks: int, ranks_per_node: int, micro_batch: int, accumulation: int = 1) -> Row:
         """Predict one number of ranks.

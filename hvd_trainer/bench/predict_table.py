@@ -19,10 +19,10 @@ def table(forecast: Forecast, rows: Sequence[Row]) -> Table:
 
     found = forecast.measurements
     title = f"{found.workload}: predicted step, engine {found.engine}, backend {found.backend}, {sum(found.buckets):,} bytes a step"
-    drawn = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for name in ("ranks", "nodes x ranks", "micro x accum", "ms a step (95 %)", "compute ms", "messages ms", "efficiency (95 %)", "samples/s"):
+    drawn = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
+    for name in ("ranks", "nodes x ranks", "micro x acc.", "ms a step (95 %)", "compute", "messages", "efficiency (95 %)", "samples/s"):
         drawn.add_column(name, justify="right", no_wrap=True)
-    drawn.add_column("basis")
+    drawn.add_column("basis", no_wrap=True)
     for row in rows:
         drawn.add_row(
             str(row.ranks),

@@ -20,11 +20,10 @@ from hvd_trainer.comm.connect import init
 from hvd_trainer.cost import measure
 from hvd_trainer.cost.samples import GRADIENT, LOCAL, STEP, Measurements
 from hvd_trainer.errors import ConfigError
-from hvd_trainer.optim.buckets import ParamSpec, plan_buckets
+from hvd_trainer.optim.buckets import DEFAULT_BUCKET_BYTES, ParamSpec, plan_buckets
 
 NUMBERS_BYTES = 64  # the small vector that travels behind the buckets of every step
 MESSAGES_SHARE = 0.4  # of the time; the rest is for steps
-WORKER = ("-m", "hvd_trainer.bench.predict_worker")
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,7 @@ class Job:
         budget_s: seconds, about, after the start.
         engine: of `ht.init`.
         out: file for the measurements, written by rank 0.
+        bucket_bytes: of `ht.DistributedOptimizer`; 0: its default.
     """
 
     workload: dict[str, Any]
@@ -44,13 +44,14 @@ class Job:
     budget_s: float
     engine: str
     out: str
+    bucket_bytes: int = 0
 
 
 def main(path: Path) -> None:
     """Connect, measure, and let rank 0 write."""
     job = Job(**json.loads(path.read_text()))
     comm = init(engine=job.engine)
-    found = measure_here(comm, Workload(**job.workload), tuple(job.micro_batches), job.budget_s)
+    found = measure_here(comm, Workload(**job.workload), tuple(job.micro_batches), job.budget_s, job.bucket_bytes)
     if comm.rank == 0:
         Path(job.out).write_text(found.as_json())
     comm.barrier("predict.end")
@@ -62,13 +63,15 @@ def write_job(job: Job, path: Path) -> None:
     path.write_text(json.dumps(asdict(job)))
 
 
-def measure_here(comm: Communicator, workload: Workload, micro_batches: tuple[int, ...], budget_s: float) -> Measurements:
+def measure_here(
+    comm: Communicator, workload: Workload, micro_batches: tuple[int, ...], budget_s: float, bucket_bytes: int = 0
+) -> Measurements:
     """Messages and steps on the ranks of this job; the same result on all of them.
 
     Args:
         comm: the ranks, as many on each node.
         workload: what is trained.
-        micro_batches: see `Job`.
+        micro_batches, bucket_bytes: see `Job`.
         budget_s: seconds, about.
 
     Raises:
@@ -77,9 +80,10 @@ def measure_here(comm: Communicator, workload: Workload, micro_batches: tuple[in
     task = models.build(workload, comm.rank, comm.size)
     own = num_samples(task.batches[0])
     sizes = micro_batches or tuple(sorted({max(1, own // 4), max(1, own // 2), own, 2 * own}))
-    buckets = bucket_sizes(task.model)
+    options = {"bucket_bytes": bucket_bytes} if bucket_bytes else {}
+    buckets = bucket_sizes(task.model, **options)
     messages = measure.measure_messages(comm, buckets, MESSAGES_SHARE * budget_s) if comm.size > 1 else []
-    steps = measure.measure_steps(comm, step_actions(comm, workload, task, sizes), (1 - MESSAGES_SHARE) * budget_s)
+    steps = measure.measure_steps(comm, step_actions(comm, workload, task, sizes, options), (1 - MESSAGES_SHARE) * budget_s)
     about = {
         "ranks": comm.size, "nodes": comm.num_nodes, "threads": torch.get_num_threads(), "machine": machine(), "versions": versions(),
         "num_params": task.num_params, "rank_batch": own,
@@ -88,16 +92,17 @@ def measure_here(comm: Communicator, workload: Workload, micro_batches: tuple[in
 
 
 def step_actions(
-    comm: Communicator, workload: Workload, task: models.Task, sizes: tuple[int, ...]
+    comm: Communicator, workload: Workload, task: models.Task, sizes: tuple[int, ...], options: dict[str, Any]
 ) -> dict[measure.StepKey, Callable[[], object]]:
     """The steps to time: the gradient alone, a whole step alone, and a whole step with all ranks, for each size."""
-    alone = ways.compute(task, COLUMN, None)
+    column = Column("predict", "ours", "mpirun", "", options=options)
+    alone = ways.compute(task, column, None)
     actions: dict[measure.StepKey, Callable[[], object]] = {}
     together = None
     if comm.size > 1:
         other = models.build(workload, comm.rank, comm.size)
         meeting = ways.Meeting(comm.rank, comm.size, lambda: comm.barrier("predict"), comm.close, comm)
-        together = ways.ours(other, COLUMN, meeting)
+        together = ways.ours(other, column, meeting)
     for size in sizes:
         batch = resized(task.batches, size)
         actions[GRADIENT, size, 1] = lambda batch=batch: ways.backward(task.loss(task.model, batch))
@@ -107,13 +112,10 @@ def step_actions(
     return actions
 
 
-COLUMN = Column("predict", "ours", "mpirun", "")
-
-
-def bucket_sizes(model: torch.nn.Module) -> tuple[int, ...]:
-    """Bytes of the messages that a step of `ht.DistributedOptimizer` with its defaults sends."""
+def bucket_sizes(model: torch.nn.Module, bucket_bytes: int = DEFAULT_BUCKET_BYTES) -> tuple[int, ...]:
+    """Bytes of the messages that a step of `ht.DistributedOptimizer` sends over several nodes."""
     specs = [ParamSpec(n, tuple(p.shape), p.dtype, p.device) for n, p in model.named_parameters() if p.requires_grad]
-    return (*(bucket.numel * bucket.dtype.itemsize for bucket in plan_buckets(specs)), NUMBERS_BYTES)
+    return (*(bucket.numel * bucket.dtype.itemsize for bucket in plan_buckets(specs, bucket_bytes)), NUMBERS_BYTES)
 
 
 def num_samples(batch: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from hvd_trainer.cli.bench_allreduce import allreduce
+from hvd_trainer.cli.bench_predict import predict
 from hvd_trainer.cli.bench_scale import scale
 from hvd_trainer.cli.bench_step import step
 
@@ -20,3 +21,4 @@ def bench() -> None:
 bench.add_command(step)
 bench.add_command(allreduce)
 bench.add_command(scale)
+bench.add_command(predict)

@@ -7,6 +7,10 @@ from hvd_trainer.launcher.install_horovod import parser
 
 OPTIONS = {
     "bench allreduce": {"--column", "--dry-run", "--max-bytes", "--out", "--plot", "--ranks", "--rounds", "--threads"},
+    "bench predict": {
+        "--bucket-bytes", "--budget", "--engine", "--from-json", "--global-batch", "--hosts", "--link", "--measure-ranks",
+        "--micro-batch", "--out", "--ranks", "--ranks-per-node", "--script", "--threads", "--workload",
+    },
     "bench scale": {
         "--column", "--dry-run", "--global-batch", "--out", "--plot", "--ranks", "--rounds", "--script", "--steps", "--threads",
         "--workload",
