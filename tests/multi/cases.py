@@ -31,6 +31,8 @@ class Case:
     loss: str = "weighted"
     clip_norm: Optional[float] = None
     sync_batchnorm: bool = False
+    reduction: tuple[tuple[str, str], ...] = ()
+    rounding: float = 0.0  # of what travels, where it is narrower than the parameters
 
     @property
     def num_samples(self) -> int:
@@ -39,8 +41,10 @@ class Case:
 
     @property
     def tolerance(self) -> float:
-        return 1e-12 if self.dtype == "float64" else 1e-5
+        return self.rounding or (1e-12 if self.dtype == "float64" else 1e-5)
 
+
+SHARDS = (("reduce_through", "shared"), ("update_by", "shards"))
 
 CASES = [
     Case("sgd", "sgd"),
@@ -56,6 +60,11 @@ CASES = [
     Case("plain sum", "sgd", loss="sum", micro_batch=2),
     Case("clipped", "sgd", clip_norm=0.05, micro_batch=4),
     Case("sync batchnorm", "sgd", sync_batchnorm=True),
+    Case("sgd shards", "sgd", reduction=SHARDS),
+    Case("adamw shards micro", "adamw", micro_batch=2, reduction=SHARDS),
+    Case("clipped shards", "sgd", clip_norm=0.05, reduction=SHARDS),
+    Case("bf16 messages", "sgd", reduction=(("reduce_through", "messages"), ("compression", "bf16")), rounding=1e-2),
+    Case("fp16 messages", "sgd", reduction=(("reduce_through", "messages"), ("compression", "fp16")), rounding=1e-3),
 ]
 
 
@@ -102,7 +111,7 @@ def train(comm, case: Case, steps: int = STEPS, callbacks=(), resume=None) -> tu
     trainer = ht.Trainer(
         comm, model, make_optimizer(case, model), loss_function(case.loss), schedule=ht.schedules.cosine(total_epochs=10),
         callbacks=[ht.Warmup(epochs=1.5), *callbacks], clip_norm=case.clip_norm,
-        loss_reduction=None if case.loss == "weighted" else case.loss,
+        loss_reduction=None if case.loss == "weighted" else case.loss, reduction=dict(case.reduction) if comm.size > 1 else None,
     )  # fmt: skip
     history = trainer.fit(ht.Loader(make_data(dtype, case.num_samples), plan, comm, seed=SEED), steps=steps, resume=resume)
     ht.replica_check(model, comm)
