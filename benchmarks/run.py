@@ -224,7 +224,7 @@ def scale(place: Place, peers: tuple[Column, ...], peer_python: str, asked: Any,
 def draw(part: str, path: Path, rows: Any) -> None:
     """The picture of a part."""
     if part in ("step", "sweep"):
-        plot.steps(path, rows, "ms a step: median of the rounds, with their range; dashed: compute only")
+        plot.steps(path, rows, "median and range of the rounds; dashed: compute only")
     elif part == "allreduce":
         plot.transfers(path, rows, "allreduce of float32")
     else:

@@ -40,7 +40,7 @@ def steps(path: Path, rows: Mapping[str, Sequence[Row]], title: str) -> None:
     """
     plt = pyplot()
     longest = max(len(found) for found in rows.values())
-    figure, axes = plt.subplots(1, len(rows), figsize=(1 + 3.6 * len(rows), 1.6 + 0.3 * longest), squeeze=False)
+    figure, axes = plt.subplots(1, len(rows), figsize=(max(6.5, 1 + 3.6 * len(rows)), 1.6 + 0.3 * longest), squeeze=False)
     for axis, (workload, found) in zip(axes[0], rows.items()):
         for place, row in enumerate(found):
             ours = row.column.startswith("ours")
@@ -74,8 +74,8 @@ def transfers(path: Path, times: Mapping[str, Mapping[int, float]], title: str) 
     for name, found in times.items():
         sizes = list(found)
         style = {"marker": "o", "markersize": 3, "linestyle": "--" if name in (RAW, COPY) else "-", "label": name}
-        left.loglog(sizes, [1e3 * found[size] for size in sizes], base=10, **style)
-        right.semilogx(sizes, [gb_per_s(size, found[size]) for size in sizes], **style)
+        left.loglog(sizes, [1e3 * found[size] for size in sizes], **style)
+        right.loglog(sizes, [gb_per_s(size, found[size]) for size in sizes], **style)
     for axis, label in ((left, "microseconds"), (right, "GB/s of the tensor's bytes")):
         axis.set_xlabel("bytes")
         axis.set_ylabel(label)

@@ -11,7 +11,7 @@ from hvd_trainer.errors import ConfigError
 KIB, MIB = 2**10, 2**20
 SMALLEST_BYTES, LARGEST_BYTES, LIMIT_BYTES = KIB, 256 * MIB, 4096 * MIB
 BYTES_IN_ALL = 64 * MIB  # so often is a size sent that it amounts to this, between the two limits
-FEWEST, MOST = 12, 2000
+FEWEST, MOST = 12, 300
 RAW, COPY = "raw-mpi", "copy"
 WORKER = ("-m", "hvd_trainer.bench.transfers_worker")
 COLUMNS = (
@@ -49,7 +49,7 @@ def times(num_bytes: int) -> int:
 
     Example:
         >>> times(1024), times(2**20), times(2**28)
-        (2000, 64, 12)
+        (300, 64, 12)
     """
     return max(FEWEST, min(MOST, BYTES_IN_ALL // num_bytes))
 

@@ -52,7 +52,7 @@ def measure(job: Job, num_floats: int, steps: int, warmup: int, meeting: ways.Me
             meeting.barrier()
             found[name]["ms"].extend(timed(calls[name], each))
     for answers in found.values():
-        answers["ms"] = [round(ms, 6) for ms in answers["ms"]]
+        answers["ms"] = [float(f"{ms:.5g}") for ms in answers["ms"]]
     return found
 
 

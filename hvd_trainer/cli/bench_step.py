@@ -63,7 +63,7 @@ def step(
     show_steps(measured, chosen, found, against, costs)
     path = write(out, step_record(head, measured, found, costs))
     if draw:
-        title = f"{ranks} ranks x {threads} thread{'s' if threads > 1 else ''}; bars: median of {num_rounds} rounds, with their range; dashed: compute only"
+        title = f"{ranks} ranks x {threads} thread{'s' if threads > 1 else ''}: median and range of {num_rounds} rounds; dashed: compute only"
         plot.steps(path.with_suffix(".png"), found, title)
         click.echo(path.with_suffix(".png"))
     context.exit(0 if all(row.agrees for rows in found.values() for row in rows) else 1)
