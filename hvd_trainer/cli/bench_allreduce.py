@@ -23,7 +23,8 @@ def allreduce(
     """Time sums over the ranks of float32 tensors of 1 KB, 4 KB, ... 256 MB, through every engine that is here.
 
     Beside them: mpi4py's Allreduce without anything around it, and a copy of the tensor, which shows what the memory
-    gives. A call's time is the slowest rank's median; the exit code is 1 where a sum came out wrong.
+    gives. A call's time is the slowest rank's median; the exit code is 1 where a sum came out wrong,
+    or a column does not run.
     """
     try:
         sizes = transfers.sizes(max_bytes)
@@ -64,4 +65,4 @@ def allreduce(
     wrong = transfers.wrong_sums(measured.losses, columns, ranks)
     for text in wrong:
         click.echo(text, err=True)
-    context.exit(1 if wrong else 0)
+    context.exit(1 if wrong or measured.failed else 0)

@@ -55,6 +55,11 @@ def test_step_ends_with_1_where_a_column_does_not_average(invoke):
     assert done.exit_code == 1 and "the losses of ddp-gloo differ from those of ours-mpi" in done.output
 
 
+def test_step_ends_with_1_where_a_column_does_not_run(invoke):
+    done = invoke(Pretend(MS, broken=["ddp-gloo"]), "step", "--rounds", "1", "--workload", "mlp", "--no-memory", "--no-plot")
+    assert done.exit_code == 1 and "ddp-gloo was left out: it ended with exit code 3" in done.output
+
+
 def test_the_sweep_has_a_table_of_its_own(invoke, tmp_path):
     words = ("--sweep", "--rounds", "1", "--no-memory", "--no-plot", "--column", "compute", "--column", "ours-mpi")
     done = invoke(Pretend(MS), "step", *words)
