@@ -7,6 +7,7 @@ Variables of our own, all optional. Whoever starts the job sets them, so they wi
     HVD_TRAINER_INIT_METHOD as `ht.init(init_method=...)`: where the ranks of the torch engine meet
     HVD_TRAINER_TIMEOUT_S   as `ht.init(timeout_s=...)`
     HVD_TRAINER_CHECKED     1 compares every collective over the ranks (slow: tests, debugging); 0 does not
+    HVD_TRAINER_TRIAL       the JSON file by which `hvd-trainer tune` sets and watches one trial (`hvd_trainer.train.trial`)
 
 (`hvd_trainer.launcher` runs before anything is installed and keeps its own list.)
 """

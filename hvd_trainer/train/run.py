@@ -10,6 +10,7 @@ from typing import Any, Optional
 from hvd_trainer.comm import guard
 from hvd_trainer.comm.connect import init
 from hvd_trainer.errors import ConfigError
+from hvd_trainer.train import trial
 from hvd_trainer.train.config import override
 
 
@@ -42,8 +43,9 @@ def run(
         >>> ht.run(lambda comm, config: (comm.size, config["lr"]), {"lr": 0.1}, engine="single", argv=["--set", "lr=0.2"])
         (1, 0.2)
     """
-    comm = None
+    comm = order = None
     try:
+        order = trial.begin()
         arguments = sys.argv[1:] if argv is None else argv
         if config is not None:
             config = override(config, arguments)
@@ -53,12 +55,21 @@ def run(
                 "ht.run(main, config)",
                 "give ht.run a dataclass object or a dict as config, or leave --set out",
             )
+        if order is not None:
+            config = order.apply(config)
+            order.write("config", fields=trial.roles(config), config=trial.plain_fields(config))
         _check_main(main, 1 if config is None else 2)
         comm = init(backend=backend, engine=engine, timeout_s=timeout_s)
         result = main(comm) if config is None else main(comm, config)
+    except trial.TrialEnded:
+        result = None
     except BaseException as error:
+        if order is not None:
+            order.failed(error)
         guard.fail_job(error, comm)
         raise
+    finally:
+        trial.end()
     comm.close()
     return result
 

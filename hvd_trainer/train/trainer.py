@@ -30,10 +30,12 @@ from hvd_trainer.optim.scaling import RuleLike, scaling_rule
 from hvd_trainer.optim.schedules import TorchSchedule, as_schedule
 from hvd_trainer.train.callbacks.base import Callback
 from hvd_trainer.train.callbacks.checkpoint import Checkpoint
+from hvd_trainer.train.callbacks.trial_watch import TrialWatch, under_trial
 from hvd_trainer.train.callbacks.warmup import Warmup
 from hvd_trainer.train.learning_rate import LearningRate
 from hvd_trainer.train.plan_text import plan_text
 from hvd_trainer.train.step import train_step
+from hvd_trainer.train.trial import TrialEnded
 from hvd_trainer.values import Weighted, as_number, as_whole
 
 PRECISIONS = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -124,7 +126,7 @@ class Trainer:
         self._autocast = PRECISIONS[precision]
         self._scaler = GradScaler(comm.device.type) if precision == "fp16" else None
         self.comm, self.model, self.loss_fn = comm, model, loss_fn
-        self.callbacks = callbacks
+        self.callbacks = under_trial(callbacks)
         self.rule = scaling_rule(lr_scaling)
         self._schedule = as_schedule(schedule)
         self._schedule_counts = schedule is not None and not isinstance(self._schedule, TorchSchedule)
@@ -194,6 +196,8 @@ class Trainer:
             ConfigError, CheckpointError, LossError, NonFiniteError: on all ranks.
         """
         _check_fit(loader, resume)
+        in_trial = isinstance(self.callbacks[-1] if self.callbacks else None, TrialWatch)
+        resume = None if in_trial else resume  # a trial of `tune` begins at the beginning
         total_steps = _total_steps(loader, epochs, steps)
         if total_steps == math.inf and self._schedule_counts:
             raise ConfigError(
@@ -211,6 +215,8 @@ class Trainer:
         try:
             history = self._loop()
             self.optimizer.release()  # what a rank does with its model now is its own affair
+            if in_trial:
+                raise TrialEnded
             return history
         except BaseException:
             for callback in self.callbacks:

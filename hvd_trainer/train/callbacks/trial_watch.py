@@ -1,0 +1,163 @@
+"""Watches a run that is a trial of `hvd-trainer tune`: writes its progress and ends it at the target or a cap."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+from hvd_trainer.train import trial
+from hvd_trainer.train.callbacks.base import Callback
+from hvd_trainer.train.callbacks.checkpoint import Checkpoint
+from hvd_trainer.train.callbacks.evaluate import Evaluate
+from hvd_trainer.train.callbacks.jsonl import JsonLines
+from hvd_trainer.train.callbacks.noise_scale import NoiseScale
+from hvd_trainer.train.callbacks.tensorboard import TensorBoard
+from hvd_trainer.train.trial import TrialOrder, TrialRefused
+
+if TYPE_CHECKING:
+    from hvd_trainer.train.trainer import StepReport, Trainer
+
+WRITERS = (Checkpoint, JsonLines, TensorBoard)
+EVALUATIONS_PER_EPOCH = 32  # at most
+
+
+def under_trial(callbacks: Sequence[Callback]) -> list[Callback]:
+    """The callbacks of a Trainer; in a trial without those that write into the user's folders, and with a watch.
+
+    Example:
+        >>> under_trial([])
+        []
+    """
+    order = trial.current()
+    if order is None:
+        return list(callbacks)
+    kept = [callback for callback in callbacks if not isinstance(callback, WRITERS)]
+    return [*kept, TrialWatch(order, next((c for c in kept if isinstance(c, NoiseScale)), None))]
+
+
+class TrialWatch(Callback):
+    """Evaluates at growing distances, decides from reduced values whether the trial is over, and writes events.
+
+    Args:
+        order: what the parent asked for.
+        noise: the script's own measurement of the noise scale, if it has one.
+    """
+
+    def __init__(self, order: TrialOrder, noise: Optional[NoiseScale] = None) -> None:
+        self._order = order
+        self.outcome = ""
+        self._measures = order.measure_noise and noise is None
+        self._noise = noise or (NoiseScale() if order.measure_noise else None)
+        self._samples = self._losses_weight = 0
+        self._losses_total, self._first_loss = 0.0, math.nan
+        self._next_step, self._next_samples = 1, 0
+        self._train_s, self._since_s = 0.0, 0.0
+        self._steps_s: list[float] = []
+
+    def fit_start(self, trainer: Trainer) -> None:
+        if self._measures:
+            self._noise.fit_start(trainer)
+        optimizer, loader, order = trainer.optimizer, trainer.loader, self._order
+        seen = {
+            "global_batch": loader.plan.global_batch,
+            "peak_lr": optimizer.peak_lr,
+            "optimizer": type(optimizer.optimizer).__name__.lower(),
+        }
+        steps_per_epoch = loader.steps_per_epoch if isinstance(loader.steps_per_epoch, int) else None
+        self._write(
+            trainer,
+            "start",
+            **seen,
+            ranks=trainer.comm.size,
+            rule=trainer.rule.name,
+            lr_scale=optimizer.lr_scale,
+            reference_batch=None if loader.plan.reference_batch is None else float(loader.plan.reference_batch),
+            num_samples=getattr(loader, "num_samples", None),
+            steps_per_epoch=steps_per_epoch,
+            total_steps=trainer.total_steps,
+            warmup_steps=trainer.learning_rate.timeline.warmup_steps,
+        )
+        for name, wanted in order.expect.items():
+            same = math.isclose(seen[name], wanted, rel_tol=1e-6) if isinstance(wanted, float) else seen[name] == wanted
+            if not same:
+                raise TrialRefused(
+                    f"the trial set {order.fields}, but {name} of the run is {seen[name]!r}",
+                    f"{wanted!r}",
+                    "let main(comm, config) build its BatchPlan, its optimizer and their rate from these fields",
+                )
+        self._least_samples = max(1, (getattr(loader, "num_samples", None) or 0) // EVALUATIONS_PER_EPOCH)
+        self._since_s = time.perf_counter()
+
+    def step_end(self, trainer: Trainer, report: StepReport) -> None:
+        if self.outcome:
+            return
+        now_s = time.perf_counter()
+        self._steps_s.append(now_s - self._since_s)
+        self._train_s += now_s - self._since_s
+        if self._measures:
+            self._noise.step_end(trainer, report)
+        self._samples += report.samples
+        self._losses_total += report.loss * report.samples
+        self._losses_weight += report.samples
+        if report.step == 1:
+            self._first_loss = abs(report.loss)
+        if not math.isfinite(report.loss) or abs(report.loss) > self._order.diverged_factor * self._first_loss:
+            self._finish(trainer, "diverged", message=f"loss {report.loss:.4g} at step {report.step}, after {self._first_loss:.4g} at step 1")
+            return
+        order = self._order
+        at_cap = report.step >= (order.max_steps or math.inf) or self._samples >= (order.max_samples or math.inf)
+        if at_cap or trainer.is_last_step or (report.step >= self._next_step and self._samples >= self._next_samples):
+            self._check(trainer, at_cap)
+        self._since_s = time.perf_counter()
+
+    def _check(self, trainer: Trainer, at_cap: bool) -> None:
+        order, step = self._order, trainer.step
+        self._next_step = max(step + 1, math.ceil(step * order.evaluate_growth))
+        self._next_samples = self._samples + self._least_samples
+        row: dict[str, Any] = {"epoch": trainer.epoch + 1, "step": step, "loss": self._losses_total / self._losses_weight}
+        self._losses_total, self._losses_weight = 0.0, 0
+        for callback in trainer.callbacks:
+            if isinstance(callback, Evaluate):
+                callback.stopped(trainer, row)
+        if order.metric not in row:
+            raise TrialRefused(
+                f"the target is about {order.metric!r}, which the script does not measure",
+                ", ".join(name for name in row if name not in ("epoch", "step")),
+                f'one of these in --target; or ht.Evaluate(valid_set, metrics) that gives {order.metric!r}',
+            )
+        row = {name: float(value) if getattr(value, "shape", None) == () else value for name, value in row.items()}
+        train_s = trainer.comm.broadcast_object(self._train_s, name=trainer.comm.unique_name("trial.seconds"))
+        self._write(trainer, "check", **row, samples=self._samples, train_s=train_s)
+        value = row[order.metric]
+        if not math.isfinite(value):
+            self._finish(trainer, "diverged", message=f"{order.metric} is {value} at step {step}")
+        elif order.met(value):
+            self._finish(trainer, "met", value=value)
+        elif at_cap or train_s >= (order.max_train_s or math.inf):
+            self._finish(trainer, "cap", value=value)
+        elif trainer.is_last_step:
+            self._finish(trainer, "script_end", value=value)
+
+    def _finish(self, trainer: Trainer, outcome: str, **values: Any) -> None:
+        self.outcome = outcome
+        steady = self._steps_s[1:] or self._steps_s  # the first step allocates
+        mean = self._noise.average.mean() if self._noise is not None and self._noise.average.num_steps else None
+        self._write(
+            trainer,
+            "end",
+            outcome=outcome,
+            step=trainer.step,
+            samples=self._samples,
+            train_s=self._train_s,
+            step_s=statistics.median(steady),
+            noise_scale=None if mean is None else mean.value,
+            **values,
+        )
+        trainer.stop()
+
+    def _write(self, trainer: Trainer, event: str, **values: Any) -> None:
+        if trainer.comm.rank == 0:
+            self._order.write(event, **values)

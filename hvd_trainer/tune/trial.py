@@ -1,0 +1,292 @@
+"""One trial: a child job of the launcher that runs the user's script with other settings, and what became of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from hvd_trainer.errors import ConfigError
+from hvd_trainer.train.trial import TrialOrder
+from hvd_trainer.tune.job import JobEnd
+from hvd_trainer.tune.target import Target
+
+MET, CAP, SCRIPT_END, DIVERGED, FAILED = "target met", "cap reached", "script ended", "diverged", "failed"
+OUTCOMES = {"met": MET, "cap": CAP, "script_end": SCRIPT_END, "diverged": DIVERGED}
+START_S = 180.0  # what starting and ending may take besides the training, on a machine that is busy
+OUT_OF_MEMORY = ("out of memory", "cannot allocate memory", "can't allocate memory", "bad_alloc", "memoryerror", "oom-kill")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a trial runs with. None: as the script has it.
+
+    Args:
+        ranks: processes.
+        global_batch: samples a step.
+        peak_lr: the rate after scaling and warm-up, which is what batches and optimizers can be compared by.
+        optimizer: name, as of `ht.make_optimizer`.
+        warmup_samples: length of the warm-up.
+    """
+
+    ranks: int
+    global_batch: Optional[int] = None
+    peak_lr: Optional[float] = None
+    optimizer: Optional[str] = None
+    warmup_samples: Optional[int] = None
+
+    @property
+    def key(self) -> str:
+        """The same for settings that are the same to four digits; what was run once is not run again."""
+        rate = "" if self.peak_lr is None else f"{self.peak_lr:.4g}"
+        return "/".join(str(part) for part in (self.ranks, self.global_batch, rate, self.optimizer, self.warmup_samples))
+
+    def __str__(self) -> str:
+        parts = [f"{self.ranks} rank{'s' * (self.ranks > 1)}"]
+        if self.global_batch is not None:
+            parts.append(f"batch {self.global_batch}")
+        if self.peak_lr is not None:
+            parts.append(f"rate {self.peak_lr:.3g}")
+        if self.optimizer:
+            parts.append(self.optimizer)
+        if self.warmup_samples:
+            parts.append(f"warm-up {self.warmup_samples} samples")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Caps:
+    """Where a trial ends without the target.
+
+    Args:
+        train_s: seconds of training; None: none.
+        steps, samples: None: the script's own length.
+        wall_s: seconds in all, after which the job is killed.
+    """
+
+    train_s: Optional[float] = None
+    steps: Optional[int] = None
+    samples: Optional[int] = None
+    wall_s: float = 3600.0
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """How a trial ended.
+
+    Args:
+        outcome: MET, CAP, SCRIPT_END (its own epochs were over before), DIVERGED or FAILED.
+        reason: what it said, where it was not MET.
+        steps, samples: taken.
+        train_s: seconds of training, without the start and without evaluations.
+        step_s: median seconds of a step; None where none was taken.
+        value: of the target's metric, last seen.
+        wall_s: seconds of the whole job.
+        fields: the config fields that were set.
+        start: the start event: what the run was.
+        config: the script's config: {"fields": role -> name, "config": name -> value}.
+        checks: the check events.
+        noise_scale: measured along, in samples; None: undetermined or not measured.
+        last_lines: of the output, where it FAILED.
+    """
+
+    outcome: str
+    reason: str = ""
+    steps: int = 0
+    samples: int = 0
+    train_s: float = 0.0
+    step_s: Optional[float] = None
+    value: Optional[float] = None
+    wall_s: float = 0.0
+    fields: dict[str, Any] = field(default_factory=dict)
+    start: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    checks: tuple[dict[str, Any], ...] = ()
+    noise_scale: Optional[float] = None
+    last_lines: str = ""
+
+    @property
+    def to_target_s(self) -> float:
+        """Steps times the median step: noise of the machine in single steps drops out. Infinite without the target."""
+        return self.steps * self.step_s if self.outcome == MET and self.step_s else math.inf
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> TrialResult:
+        """Undo `as_dict`."""
+        return TrialResult(**{**values, "checks": tuple(values["checks"])})
+
+
+def fields_for(settings: Settings, config: dict[str, Any], start: dict[str, Any]) -> dict[str, Any]:
+    """The config's fields and the values that give these settings, from what a first trial said of the script.
+
+    The script's rate is that for its reference batch, which its own rule scales: so it is the peak divided by the factor
+    that the rule gives for the batch of this trial.
+
+    Args:
+        settings: wanted.
+        config: the "config" event: roles and values.
+        start: the "start" event of a run of the same script.
+
+    Raises:
+        ConfigError: the config has no field for a setting, or the rule is one that cannot be computed here.
+
+    Example:
+        >>> config = {"fields": {"global_batch": "global_batch", "lr": "lr", "warmup": "warmup_epochs"}}
+        >>> start = {"rule": "linear", "reference_batch": 32.0, "num_samples": 1000}
+        >>> fields_for(Settings(2, 128, 0.4, None, 500), config, start)
+        {'global_batch': 128, 'lr': 0.1, 'warmup_epochs': 0.5}
+    """
+    from hvd_trainer.optim.scaling import RULES
+
+    names, values = config["fields"], {}
+    wanted = {"optimizer": settings.optimizer, "warmup": settings.warmup_samples}
+    missing = [role for role, value in wanted.items() if value is not None and role not in names]
+    if missing:
+        raise ConfigError(f"the config has no field for {', '.join(missing)}", "optimizer; warmup_epochs, warmup_steps or warmup_samples", "add the field, or leave it out of the search")
+    batch = settings.global_batch or start["global_batch"]
+    if settings.global_batch is not None:
+        values[names["global_batch"]] = batch
+    if settings.peak_lr is not None:
+        rule = start["rule"]
+        if rule == "fixed":
+            factor = start["lr_scale"]
+        elif rule in RULES:
+            reference = start["reference_batch"]
+            factor = RULES[rule].factor(batch, reference if reference is not None else batch / settings.ranks)
+        else:
+            raise ConfigError(f"the script's lr_scaling is {rule!r}, a rule whose factor changes", f"a number, {', '.join(RULES)}", 'lr_scaling="linear" while tuning')
+        values[names["lr"]] = settings.peak_lr / factor
+    if settings.optimizer is not None:
+        values[names["optimizer"]] = settings.optimizer
+    if settings.warmup_samples is not None:
+        name = names["warmup"]
+        unit = {"warmup_epochs": start.get("num_samples"), "warmup_steps": batch, "warmup_samples": 1}[name]
+        if not unit:
+            raise ConfigError(f"the warm-up is in epochs ({name}), and the length of an epoch is not known", "warmup_steps or warmup_samples", "rename the field and its use")
+        length = settings.warmup_samples / unit
+        values[name] = length if name == "warmup_epochs" else round(length)
+    return values
+
+
+def result_of(events: Sequence[dict[str, Any]], ended: JobEnd, wall_s: float, fields: dict[str, Any]) -> TrialResult:
+    """What a job's events and its end mean.
+
+    Raises:
+        ConfigError: the script cannot be a trial: it says so, or it never came to a Trainer.
+    """
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for event in events:
+        by_kind.setdefault(event["event"], []).append(event)
+    errors = sorted(by_kind.get("error", []), key=lambda e: e["kind"] in ("OtherRankEnded", "CollectiveTimeout", "SystemExit"))
+    start, checks = by_kind.get("start", [{}])[0], tuple(by_kind.get("check", []))
+    known = {
+        "wall_s": wall_s, "fields": fields, "start": start, "checks": checks,
+        "config": {k: v for k, v in by_kind.get("config", [{}])[0].items() if k != "event"},
+        "steps": checks[-1]["step"] if checks else 0, "samples": checks[-1]["samples"] if checks else 0,
+        "train_s": checks[-1]["train_s"] if checks else 0.0,
+    }  # fmt: skip
+    for error in errors:
+        if error["kind"] == "TrialRefused":
+            raise ConfigError(error["message"])
+    if by_kind.get("end"):
+        end = by_kind["end"][0]
+        known.update({"steps": end.get("step", known["steps"]), "samples": end.get("samples", known["samples"]), "train_s": end.get("train_s", known["train_s"])})
+        outcome = OUTCOMES[end["outcome"]]
+        reason = end.get("message", "") or {CAP: "the cap of this trial", SCRIPT_END: "the script's own length"}.get(outcome, "")
+        return TrialResult(outcome, reason, step_s=end.get("step_s"), value=end.get("value"), noise_scale=end.get("noise_scale"), **known)
+    if ended.code is None:
+        return TrialResult(CAP, f"killed after {wall_s:.0f} s", **known)
+    if ended.code == 0:
+        what = "trained without ht.Trainer(...).fit" if by_kind.get("config") else "never called ht.run(main, config)"
+        raise ConfigError(
+            f"the script cannot be tuned: it ended well but {what}",
+            "a script that trains with ht.Trainer under ht.run(main, config)",
+            "move the training into main(comm, config)",
+        )
+    return TrialResult(FAILED, failure(errors, ended), last_lines=ended.last_lines, **known)
+
+
+def failure(errors: Sequence[dict[str, Any]], ended: JobEnd) -> str:
+    """Half a sentence on why a job failed.
+
+    Example:
+        >>> failure([], JobEnd(137, "Killed")), failure([{"kind": "ValueError", "message": "no"}], JobEnd(1, ""))
+        ('out of memory: a rank was killed (exit code 137)', 'ValueError: no')
+    """
+    said = f"{errors[0]['kind']}: {errors[0]['message'].splitlines()[0]}" if errors else f"exit code {ended.code}"
+    killed = ended.code in (137, -9) or "signal 9" in ended.text.lower()
+    if killed and not errors:
+        return f"out of memory: a rank was killed (exit code {ended.code})"
+    text = (said + ended.last_lines).lower()
+    return f"out of memory: {said}" if any(word in text for word in OUT_OF_MEMORY) else said
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The events of a file of JSON lines; a line that a kill tore is left out."""
+    if not path.exists():
+        return []
+    events = []
+    for line in path.read_text().splitlines():
+        try:
+            events.append(json.loads(line))
+        except ValueError:
+            continue
+    return [event for event in events if isinstance(event, dict) and "event" in event]
+
+
+@dataclass(frozen=True)
+class TrialRunner:
+    """Runs trials of one script.
+
+    Args:
+        start: (ranks, path of the order, seconds) -> how the job ended: the launcher, with HVD_TRAINER_TRIAL set to the path.
+        target: when a trial is done.
+        needs: roles that the config must have a field for.
+    """
+
+    start: Callable[[int, str, float], JobEnd]
+    target: Target
+    needs: tuple[str, ...] = ("global_batch", "lr")
+
+    def run(
+        self,
+        settings: Settings,
+        caps: Caps,
+        known: Optional[TrialResult] = None,
+        measure_noise: bool = False,
+    ) -> TrialResult:
+        """Run one trial to its end.
+
+        Args:
+            settings: what to set.
+            caps: where it ends at the latest.
+            known: an earlier trial of the script, which says how its fields are called; None for the first, which sets nothing.
+            measure_noise: measure the gradient noise scale along.
+
+        Raises:
+            ConfigError: the script cannot be a trial.
+        """
+        fields, expect = {}, {}
+        if known is not None:
+            fields = fields_for(settings, known.config, known.start)
+            wanted = {"global_batch": settings.global_batch, "peak_lr": settings.peak_lr, "optimizer": settings.optimizer}
+            expect = {name: value for name, value in wanted.items() if value is not None}
+        with tempfile.TemporaryDirectory(prefix="hvd_trainer_trial_") as folder:
+            events, order_path = Path(folder, "events.jsonl"), Path(folder, "order.json")
+            order = TrialOrder(
+                str(events), self.target.metric, self.target.sign, self.target.bound, fields, self.needs, expect,
+                max_steps=caps.steps, max_samples=caps.samples, max_train_s=caps.train_s, measure_noise=measure_noise,
+            )  # fmt: skip
+            order_path.write_text(json.dumps(asdict(order)))
+            began_s = time.monotonic()
+            ended = self.start(settings.ranks, str(order_path), caps.wall_s)
+            return result_of(read_events(events), ended, time.monotonic() - began_s, fields)
