@@ -1,0 +1,34 @@
+"""A trial's process: its output and code, its time limit, and that nothing of it is left."""
+
+import os
+import sys
+import time
+
+import pytest
+
+from hvd_trainer.tune.job import run_job
+
+CHILD = "import subprocess, sys, time; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid, flush=True); time.sleep({})"
+
+
+def test_code_and_both_streams():
+    ended = run_job([sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"], {}, 60)
+    assert ended.code == 3 and sorted(ended.text.split()) == ["err", "out"]
+
+
+@pytest.mark.parametrize(("sleep_s", "limit_s", "code"), [(60, 2.0, None), (0, 60, 0)])
+def test_a_process_that_the_job_started_is_ended_too(sleep_s, limit_s, code):
+    ended = run_job([sys.executable, "-c", CHILD.format(sleep_s)], dict(os.environ), limit_s)
+    assert ended.code == code
+    deadline = time.monotonic() + 5
+    while is_running(int(ended.text)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(int(ended.text))
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
