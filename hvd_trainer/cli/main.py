@@ -8,6 +8,7 @@ from hvd_trainer.cli.bench import bench
 from hvd_trainer.cli.doctor import doctor
 from hvd_trainer.cli.install_horovod import install_horovod
 from hvd_trainer.cli.launch import launch
+from hvd_trainer.cli.tune import tune
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -19,3 +20,4 @@ main.add_command(bench)
 main.add_command(doctor)
 main.add_command(install_horovod)
 main.add_command(launch)
+main.add_command(tune)

@@ -24,6 +24,10 @@ OPTIONS = {
         "--cache", "--dry-run", "--help", "--jobs", "--mpicxx", "--no-gloo", "--no-mpi", "--no-repairs", "--rebuild",
     },
     "launch": {"--dry-run", "--hostfile", "--hosts", "--ranks", "--threads", "--with"},
+    "tune": {
+        "--budget", "--dry-run", "--largest-batch", "--micro-batch", "--noise-scale", "--optimizers", "--out", "--ranks", "--seed",
+        "--storage", "--target", "--threads", "--trials", "--with",
+    },
 }  # fmt: skip
 
 

@@ -1,0 +1,211 @@
+"""`hvd-trainer tune`: which batch, rate, warm-up and optimizer reach a target soonest, from trials of the user's script."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hvd_trainer import env
+from hvd_trainer.cli.launch import BUILD
+from hvd_trainer.errors import HvdTrainerError, MissingPartError
+from hvd_trainer.launcher import start as launcher_start
+from hvd_trainer.launcher.pick import pick
+from hvd_trainer.launcher.present import look
+from hvd_trainer.launcher.spec import LAUNCHERS, LaunchSpec, check_script
+from hvd_trainer.launcher.start_line import StartLine
+
+if TYPE_CHECKING:
+    from hvd_trainer.tune.ledger import Record
+    from hvd_trainer.tune.search import Search
+
+VARIABLE = "HVD_TRAINER_TRIAL"
+SHOWN = 20  # trials in the live table
+
+
+@click.command(short_help="Find the batch, rate, warm-up and optimizer that reach a target soonest.")
+@click.option("--target", required=True, metavar="METRIC<=NUMBER", help='As "val_loss<=0.42" or "test_accuracy>=0.9".')
+@click.option("--budget", default="15m", show_default=True, help="Time for all trials, as 90s, 15m or 1h30m.")
+@click.option("--ranks", default="2", show_default=True, help="Numbers of ranks, as 1,2: each gets a recommendation.")
+@click.option("--optimizers", default="", metavar="a,b", help="As sgd,adamw,lamb. Default: the script's.")
+@click.option("--micro-batch", type=click.IntRange(1), help="Samples that fit on a rank: adds the row N x what fits.")
+@click.option("--noise-scale", type=click.FloatRange(0), help="In samples, as ht.NoiseScale measured it: for the noise rule.")
+@click.option("--largest-batch", type=click.IntRange(1), help="Default: 32 times the script's, half an epoch at most.")
+@click.option("--trials", type=click.IntRange(1), help="End after so many, if the budget is not spent before.")
+@click.option("--with", "asked", type=click.Choice(["auto", *LAUNCHERS]), default="auto", show_default=True)
+@click.option("--threads", type=click.IntRange(1), help="CPU threads a rank. Default: the cores are divided.")
+@click.option("--storage", help="File for Optuna's journal, or sqlite:///FILE. Default: trials.journal in --out.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/tune"), show_default=True, help="Folder of the result.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the sampler.")
+@click.option("--dry-run", is_flag=True, help="Print the launch lines and run nothing.")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def tune(context: click.Context, script: str, arguments: tuple[str, ...], **options: Any) -> None:
+    """Run SCRIPT with other settings, each trial a job of its own, and write the ones that reach the target soonest.
+
+    SCRIPT stays as it is: main(comm, config) under ht.run, with fields global_batch and lr in its config (and optimizer
+    and warmup_epochs, if they are to be chosen too). Its arguments follow "--". Checkpoints and logs are not written in
+    trials. Ctrl-C leaves a state: the same command goes on.
+
+    \b
+    Examples:
+      hvd-trainer tune train.py --target "val_loss<=0.42" --budget 15m --ranks 1,2
+      hvd-trainer tune train.py --target "accuracy>=0.9" --optimizers sgd,adamw -- --data /data
+      python train.py --config runs/tune/recommended.yaml
+    """
+    try:
+        context.exit(_tune(script, arguments, **options))
+    except HvdTrainerError as error:
+        click.echo(f"hvd-trainer tune: {error}", err=True)
+        context.exit(2)
+
+
+def _tune(script: str, arguments: tuple[str, ...], *, target: str, budget: str, ranks: str, optimizers: str, storage: str | None,
+          out: Path, seed: int, dry_run: bool, asked: str, threads: int | None, **limits: Any) -> int:  # fmt: skip
+    from hvd_trainer.tune import target as words
+
+    goal, budget_s = words.parse_target(target), words.parse_duration(budget)
+    numbers = words.parse_whole_numbers("--ranks", ranks)
+    names = tuple(dict.fromkeys(name.strip().lower() for name in optimizers.split(",") if name.strip()))
+    check_script((script,))
+    lines = start_lines((script, *arguments), numbers, asked, threads)
+    for number, line in lines.items():
+        click.echo(f"# {number} rank{'s' * (number > 1)}: {line}", err=not dry_run)
+    if dry_run:
+        return 0
+    try:
+        from hvd_trainer.tune import ledger, report, search, trial
+    except ImportError as error:
+        raise MissingPartError(f"hvd-trainer tune needs optuna ({error})", "optuna >= 5", "pip install optuna") from error
+    out.mkdir(parents=True, exist_ok=True)
+    identity = {"script": script, "arguments": list(arguments), "target": str(goal)}
+    kept = ledger.Ledger(storage or str(out / "trials.journal"), identity, seed)
+    needs = ("global_batch", "lr", *(["optimizer"] if names else []))
+    runner = trial.TrialRunner(job_starter(lines), goal, needs)
+    max_trials = limits.pop("trials")
+    chosen = search.Options(numbers, budget_s, names, max_trials=max_trials, **limits)
+    view = View(budget_s)
+    hunt = search.Search(runner, kept, chosen, view.change)
+    interrupted = False
+    try:
+        with ended_like_ctrl_c(), view.live(hunt):
+            hunt.run()
+    except KeyboardInterrupt:
+        interrupted = True
+    records = tuple(hunt.records)
+    found = report.Found(script, goal, records, budget_s, limits["micro_batch"], interrupted)
+    for number in found.ranks:
+        for sentence in report.sentences(found, number):
+            click.echo(sentence)
+    for path in report.write(found, out):
+        click.echo(path)
+    if interrupted:
+        click.echo("interrupted: the same command goes on from here", err=True)
+        return 130
+    return 0 if all(search.best_of(records, number) for number in numbers) else 1
+
+
+def start_lines(command: tuple[str, ...], numbers: tuple[int, ...], asked: str, threads: int | None) -> dict[int, StartLine]:
+    """The launcher's command line for each number of ranks.
+
+    Raises:
+        HvdTrainerError: it cannot be started here.
+    """
+    variables = {**env.snapshot(), VARIABLE: "order.json"}  # so that launchers that list variables take it along
+    present = look(sys.executable, variables, launcher_start.output, ask_slurm=asked == "srun")
+    lines = {}
+    for number in numbers:
+        spec = LaunchSpec(number, command, sys.executable, (), threads)
+        lines[number] = BUILD[pick(spec, asked, present).launcher](spec, present)
+    return lines
+
+
+def job_starter(lines: dict[int, StartLine]) -> Callable:
+    """What `TrialRunner` calls."""
+    from hvd_trainer.tune.job import run_job
+
+    variables = env.snapshot()
+    return lambda ranks, order, timeout_s: run_job(lines[ranks].argv, {**variables, **lines[ranks].env, VARIABLE: order}, timeout_s)
+
+
+@contextlib.contextmanager
+def ended_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM and SIGHUP end us like Ctrl-C, for the job of the trial has a session of its own and would go on."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class View:
+    """The live table; where the output is no terminal, a line a trial.
+
+    Args:
+        budget_s: seconds.
+    """
+
+    def __init__(self, budget_s: float) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True, highlight=False)
+        self._left_s, self._since_s, self._running = budget_s, time.monotonic(), ""
+        self._records: list[Record] = []
+        self._search: Search | None = None
+
+    def live(self, search: Search) -> Any:
+        """A context in which the table stands at the end of the terminal."""
+        from rich.live import Live
+
+        self._search = search
+        self.change("")
+        return Live(get_renderable=self.table, console=self._console, refresh_per_second=2) if self._console.is_terminal else contextlib.nullcontext()
+
+    def change(self, running: str) -> None:
+        """A trial began, or ended (""): look at the ledger here, because the table is drawn by another thread."""
+        ended = len(self._records)
+        self._records, self._left_s = self._search.records, self._search.left_s
+        self._running, self._since_s = running, time.monotonic()
+        if not self._console.is_terminal:
+            for record in self._records[ended:] if not running else ():
+                click.echo(f"# {self.line(record)}", err=True)
+
+    def line(self, record: Record) -> str:
+        """A trial as a line."""
+        from hvd_trainer.tune.report import table_row
+        from hvd_trainer.tune.target import show_duration
+
+        cells = table_row(record, None)
+        text = f"{cells[0]}: {cells[1]} ranks, batch {cells[2]}, rate {cells[3]}, {cells[4]}: {cells[6]}, {cells[7]} steps {cells[9]}"
+        reason = f" ({record.result.reason})" if record.result.reason else ""
+        return f"{text}{reason}; {show_duration(max(self._left_s, 0))} left"
+
+    def table(self) -> Any:
+        """The newest trials, the best so far and the time left."""
+        from rich.table import Table
+
+        from hvd_trainer.tune.report import COLUMNS, table_row
+        from hvd_trainer.tune.search import best_of
+        from hvd_trainer.tune.target import show_duration
+
+        elapsed_s = time.monotonic() - self._since_s if self._running else 0.0
+        table = Table(*COLUMNS, title=f"{len(self._records)} trials, {show_duration(max(self._left_s - elapsed_s, 0))} left", caption=self._running)
+        for record in self._records[-SHOWN:]:
+            best = best_of(self._records, record.settings.ranks)
+            table.add_row(*table_row(record, best), style="bold green" if best == record else None)
+        hidden = [record for record in self._records[:-SHOWN] if best_of(self._records, record.settings.ranks) == record]
+        for record in hidden:
+            table.add_row(*table_row(record, record), style="bold green")
+        return table

@@ -1,0 +1,169 @@
+"""What a search found: `recommended.yaml`, a table, sentences, and all of it as JSON (pure but for `write`)."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from hvd_trainer.tune.ledger import Record
+from hvd_trainer.tune.search import best_of
+from hvd_trainer.tune.start_points import DEFAULT, FITS, LINEAR
+from hvd_trainer.tune.target import Target, show_duration
+from hvd_trainer.tune.trial import MET
+
+COLUMNS = ("trial", "ranks", "batch", "peak rate", "optimizer", "warm-up", "outcome", "steps", "samples", "to target", "best x")
+ROLES_IN_YAML = ("global_batch", "lr", "optimizer", "warmup")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is to report.
+
+    Args:
+        script: as it was named.
+        target: what was asked for.
+        records: all finished trials.
+        budget_s: seconds.
+        micro_batch: that fits on a rank; None: not known.
+        interrupted: whether there is more to do.
+    """
+
+    script: str
+    target: Target
+    records: tuple[Record, ...]
+    budget_s: float
+    micro_batch: Optional[int] = None
+    interrupted: bool = False
+
+    @property
+    def ranks(self) -> list[int]:
+        """The numbers of ranks that were tried, the largest first."""
+        return sorted({record.settings.ranks for record in self.records}, reverse=True)
+
+
+def table_row(record: Record, best: Optional[Record]) -> tuple[str, ...]:
+    """The cells of a trial, in the order of `COLUMNS`."""
+    result, start, seconds = record.result, record.result.start, record.result.to_target_s
+    batch = start.get("global_batch", record.settings.global_batch)
+    rate = start.get("peak_lr", record.settings.peak_lr)
+    warmup = start.get("warmup_steps")
+    reached = math.isfinite(seconds)
+    if best is None:
+        times = ""
+    elif reached:
+        times = f"{seconds / best.result.to_target_s:.2f}"
+    else:
+        times = f"> {result.train_s / best.result.to_target_s:.2f}" if result.outcome != "failed" and result.outcome != "diverged" else "never"
+    return (
+        record.label, str(record.settings.ranks), "" if batch is None else str(batch), "" if rate is None else f"{rate:.3g}",
+        start.get("optimizer", record.settings.optimizer or ""), "" if warmup is None else f"{warmup:.0f} steps", result.outcome,
+        str(result.steps), str(result.samples), show_duration(seconds) if reached else "", times,
+    )  # fmt: skip
+
+
+def sentences(found: Found, ranks: int) -> list[str]:
+    """Why this recommendation, and what the others would have cost."""
+    best = best_of(found.records, ranks)
+    mine = [record for record in found.records if record.settings.ranks == ranks]
+    if best is None:
+        return [f"On {ranks} ranks none of {len(mine)} trials came to {found.target}: a larger --budget, or a target that is nearer."]
+    result, start = best.result, best.result.start
+    said = [
+        f"On {ranks} ranks: batch {start['global_batch']}, peak rate {start['peak_lr']:.4g}, {start['optimizer']}: {found.target} after "
+        f"{result.steps} steps, {result.samples} samples and {show_duration(result.to_target_s)} of training (the best of {len(mine)} trials, one seed each)."
+    ]
+    for label in (DEFAULT, LINEAR, FITS):
+        rows = [record for record in mine if record.label == label]
+        for record in rows:
+            what = f"{label} (batch {record.result.start.get('global_batch', record.settings.global_batch)})"
+            if record.result.outcome == MET:
+                said.append(f"{what}: {record.result.to_target_s / result.to_target_s:.2f} times as long.")
+            else:
+                said.append(f"{what}: {record.result.outcome} after {record.result.steps} steps ({record.result.reason}).")
+        if not rows:
+            why = "give --micro-batch" if label == FITS and found.micro_batch is None else "the budget was spent before"
+            said.append(f"{label}: not measured ({why}).")
+    batches = sorted({record.result.start["global_batch"] for record in mine if record.result.start})
+    if len(batches) > 1 and start["global_batch"] in (batches[0], batches[-1]):
+        said.append(f"Batch {start['global_batch']} is at the edge of what was tried: a better one may lie beyond.")
+    return said
+
+
+def recommended_fields(record: Record) -> dict[str, Any]:
+    """The config's fields that a trial ran with: those that were set, and of the roles also those that the script had.
+
+    Args:
+        record: of a trial that met the target.
+    """
+    fields, values = record.result.config["fields"], record.result.config["config"]
+    return {fields[role]: values[fields[role]] for role in ROLES_IN_YAML if role in fields and fields[role] in values}
+
+
+def yaml_text(found: Found, record: Record) -> str:
+    """`recommended.yaml`: what the script's `--config` loads."""
+    import yaml
+
+    comment = "".join(f"# {line}\n" for line in sentences(found, record.settings.ranks))
+    values = "".join(yaml.safe_dump({name: value}) for name, value in recommended_fields(record).items())
+    return f"# {found.script} --config recommended.yaml, by `hvd-trainer tune`\n{comment}{values}"
+
+
+def markdown(found: Found) -> str:
+    """The report as a page."""
+    lines = [f"# {found.script}: what reaches {found.target} soonest", ""]
+    if found.interrupted:
+        lines += ["The search was interrupted; the same command goes on.", ""]
+    for ranks in found.ranks:
+        lines += [f"## {ranks} rank{'s' * (ranks > 1)}", "", *(f"- {sentence}" for sentence in sentences(found, ranks)), ""]
+        best = best_of(found.records, ranks)
+        lines += ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+        mine = [record for record in found.records if record.settings.ranks == ranks]
+        lines += ["| " + " | ".join(table_row(record, best)) + " |" for record in sorted(mine, key=lambda r: r.result.to_target_s)]
+        lines.append("")
+    spent_s = sum(record.result.wall_s for record in found.records)
+    lines += [
+        f"{len(found.records)} trials took {show_duration(spent_s)} of {show_duration(found.budget_s)}. \"To target\" is steps times the median "
+        "seconds of a step, without start and evaluations. \"> x\" ended at a cap after x times the best.", "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def as_json(found: Found) -> dict[str, Any]:
+    """All of it."""
+    best = {str(ranks): best_of(found.records, ranks) for ranks in found.ranks}
+    return {
+        "script": found.script,
+        "target": str(found.target),
+        "budget_s": found.budget_s,
+        "interrupted": found.interrupted,
+        "recommended": {ranks: recommended_fields(record) for ranks, record in best.items() if record},
+        "sentences": {str(ranks): sentences(found, ranks) for ranks in found.ranks},
+        "trials": [{**asdict(record), "result": record.result.as_dict()} for record in found.records],
+    }
+
+
+def write(found: Found, out: Path) -> list[Path]:
+    """Write the files and return their paths: recommended.yaml for the largest number of ranks, recommended_N.yaml for each.
+
+    Args:
+        found: what there is.
+        out: folder; it is made.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    paths = [out / "report.md", out / "report.json"]
+    paths[0].write_text(markdown(found))
+    paths[1].write_text(json.dumps(as_json(found), indent=1) + "\n")
+    is_first = True
+    for ranks in found.ranks:
+        best = best_of(found.records, ranks)
+        if best is None:
+            continue
+        names = (["recommended.yaml"] if is_first else []) + ([f"recommended_{ranks}.yaml"] if len(found.ranks) > 1 else [])
+        is_first = False
+        for name in names:
+            (out / name).write_text(yaml_text(found, best))
+            paths.append(out / name)
+    return paths

@@ -1,0 +1,100 @@
+"""`hvd-trainer tune`: its options, its refusals, its files; with a job that trains nothing, and once for real."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import hvd_trainer.cli.tune as command
+from hvd_trainer.cli.main import main
+from tests.harness import ROOT, environment
+from tests.tune.fake_job import FakeJob
+
+
+@pytest.fixture
+def tune(tmp_path, monkeypatch):
+    script = tmp_path / "train.py"
+    script.write_text("")
+
+    def start(*options, job=None, target="val_loss<=0.4"):
+        job = job or FakeJob()
+        monkeypatch.setattr(command, "job_starter", lambda lines: job)
+        return CliRunner().invoke(main, ["tune", str(script), "--target", target, "--out", str(tmp_path / "out"), *options])
+
+    start.out = tmp_path / "out"
+    return start
+
+
+def test_dry_run_prints_the_lines_and_runs_nothing(tune):
+    job = FakeJob()
+    done = tune("--dry-run", "--ranks", "1,2", "--", "--data", "x y", job=job)
+    assert done.exit_code == 0 and not job.calls and not tune.out.exists()
+    assert [line.split(":")[0] for line in done.output.splitlines()] == ["# 1 rank", "# 2 ranks"]
+    assert "train.py --data 'x y'" in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(["--budget", "soon"], "15m"), (["--ranks", "two"], "--ranks 1,2"), (["--target", "loss=1"], "val_loss<=0.42")],
+)
+def test_wrong_options_are_refused_with_the_right_form(tune, options, words):
+    done = tune(*options)
+    assert done.exit_code == 2 and words in done.output
+
+
+def test_a_search_ends_with_files_sentences_and_a_line_a_trial(tune):
+    done = tune("--trials", "7", "--micro-batch", "2000")
+    assert done.exit_code == 0, done.output
+    assert "On 2 ranks: batch" in done.output and "N x what fits (batch 4000)" in done.output
+    assert sum(line.endswith(" left") for line in done.output.splitlines()) == 7
+    assert {"global_batch", "lr"} <= set(yaml.safe_load((tune.out / "recommended.yaml").read_text()))
+
+
+def test_ctrl_c_leaves_a_state_that_goes_on(tune):
+    stopped = tune("--trials", "6", job=FakeJob(interrupt_at=4))
+    assert stopped.exit_code == 130 and "goes on" in stopped.output
+    content = json.loads((tune.out / "report.json").read_text())
+    assert content["interrupted"] and len(content["trials"]) == 3
+    job = FakeJob()
+    assert tune("--trials", "6", job=job).exit_code == 0
+    content = json.loads((tune.out / "report.json").read_text())
+    assert len(job.calls) == 3 and len(content["trials"]) == 6 and not content["interrupted"]
+
+
+def test_optimizers_need_a_field_for_them(tune):
+    job = FakeJob()
+    tune("--trials", "1", "--optimizers", "sgd,adamw", job=job)
+    assert job.calls[0]["needs"] == ["global_batch", "lr", "optimizer"]
+
+
+def test_another_target_in_the_same_folder_is_refused(tune):
+    tune("--trials", "1")
+    done = tune("--trials", "1", target="val_loss<=0.3")
+    assert done.exit_code == 2 and "--storage" in done.output
+
+
+def test_the_live_table_draws():
+    from rich.console import Console
+
+    view = command.View(60.0)
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(view.table())
+    assert "0 trials, 1m00s left" in console.export_text()
+
+
+@pytest.mark.slow
+def test_digits_for_real(tmp_path):
+    """One rank, so that a busy machine does not make every sum wait; two trials and the yaml in use."""
+    options = ["--target", "test_accuracy>=0.9", "--ranks", "1", "--trials", "2", "--budget", "200s", "--out", str(tmp_path / "out"), "--threads", "1"]
+    argv = [sys.executable, "-m", "hvd_trainer", "tune", str(ROOT / "examples/digits.py"), *options, "--", "--set", "epochs=3"]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    trials = json.loads((tmp_path / "out/report.json").read_text())["trials"]
+    assert [trial["label"] for trial in trials] == ["script's default", "linear rule"]
+    assert [trial["result"]["start"]["global_batch"] for trial in trials] == [64, 256]
+    assert trials[1]["result"]["start"]["peak_lr"] == pytest.approx(0.8)
+    assert not (tmp_path / "runs").exists()

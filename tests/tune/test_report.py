@@ -1,0 +1,59 @@
+"""The files that a search leaves."""
+
+import json
+
+import yaml
+
+from hvd_trainer.train.config import override
+from hvd_trainer.tune.ledger import Record
+from hvd_trainer.tune.report import COLUMNS, Found, markdown, sentences, table_row, write
+from hvd_trainer.tune.start_points import DEFAULT, FITS, LINEAR
+from hvd_trainer.tune.target import parse_target
+from hvd_trainer.tune.trial import CAP, DIVERGED, MET, Settings, TrialResult
+
+
+def record(label, batch, outcome, steps, ranks=2, lr=0.00001):
+    config = {"fields": {"lr": "lr", "global_batch": "batch"}, "config": {"lr": lr, "batch": batch, "epochs": 3}}
+    start = {"global_batch": batch, "peak_lr": lr, "optimizer": "sgd", "warmup_steps": 3.0}
+    step_s = 0.01
+    result = TrialResult(outcome, "why", steps, steps * batch, steps * step_s, step_s, 0.4, 2.0, {}, start, config)
+    return Record(label, Settings(ranks, batch, lr), result, 0.0)
+
+
+BEST = record("search", 128, MET, 100)
+FOUND = Found("a.py", parse_target("val_loss<=0.4"), (record(DEFAULT, 64, MET, 150), record(LINEAR, 256, DIVERGED, 7), record(FITS, 512, CAP, 400), BEST), 60.0, 256)
+
+
+def test_says_what_the_others_would_have_cost():
+    text = "\n".join(sentences(FOUND, 2))
+    assert "batch 128" in text and f"{DEFAULT} (batch 64): 1.50 times as long" in text
+    assert f"{LINEAR} (batch 256): diverged after 7 steps" in text and f"{FITS} (batch 512): cap reached after 400 steps" in text
+    assert "edge" not in text
+    at_edge = Found("a.py", FOUND.target, FOUND.records[:1] + (BEST,), 60.0)
+    text = "\n".join(sentences(at_edge, 2))
+    assert "at the edge" in text and f"{LINEAR}: not measured (the budget" in text and f"{FITS}: not measured (give --micro-batch)" in text
+    assert table_row(FOUND.records[2], BEST)[-1] == "> 4.00" and table_row(FOUND.records[1], BEST)[-1] == "never"
+
+
+def test_recommended_yaml_is_what_the_script_loads(tmp_path):
+    paths = write(FOUND, tmp_path / "out")
+    path = tmp_path / "out/recommended.yaml"
+    assert path in paths and set(yaml.safe_load(path.read_text())) == {"batch", "lr"}
+    assert override({"lr": 0.1, "batch": 1, "epochs": 3}, ["--config", str(path)]) == {"lr": 0.00001, "batch": 128, "epochs": 3}
+
+
+def test_several_numbers_of_ranks_have_a_file_each(tmp_path):
+    found = Found("a.py", FOUND.target, (BEST, record("search", 32, MET, 100, ranks=1), record("search", 32, CAP, 100, ranks=4)), 60.0)
+    names = {path.name for path in write(found, tmp_path)}
+    assert names == {"report.md", "report.json", "recommended.yaml", "recommended_2.yaml", "recommended_1.yaml"}
+    assert yaml.safe_load((tmp_path / "recommended.yaml").read_text())["batch"] == 128
+    content = json.loads((tmp_path / "report.json").read_text())
+    assert content["recommended"] == {"2": {"batch": 128, "lr": 0.00001}, "1": {"batch": 32, "lr": 0.00001}} and len(content["trials"]) == 3
+    assert "none of 1 trials" in content["sentences"]["4"][0]
+
+
+def test_the_page_has_a_row_a_trial():
+    page = markdown(FOUND)
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    assert len(rows) == 5 and rows[0].count("|") == len(COLUMNS) + 1 and "search" in rows[1]
+    assert "interrupted" not in page and "went on" not in page
