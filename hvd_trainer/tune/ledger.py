@@ -51,10 +51,9 @@ class Ledger:
             self._storage: Any = storage
         else:
             from optuna.storages import JournalStorage
-            from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+            from optuna.storages.journal import JournalFileBackend
 
-            # Not the default lock by symbolic link: one that a killed process left makes the next start wait.
-            self._storage = JournalStorage(JournalFileBackend(storage, lock_obj=JournalFileOpenLock(storage)))
+            self._storage = JournalStorage(JournalFileBackend(storage))
         self._seed = seed
         self._studies: dict[str, optuna.Study] = {}
         known = self.study(ROWS).user_attrs.get("identity")
