@@ -44,9 +44,9 @@ def test_library_folders_become_relative_inside_the_environment(tmp_path):
 
 
 def test_a_stopped_build_leaves_no_process(tmp_path):
-    """A pip that never ends, under an installer that is told to stop."""
+    """A pip that never ends, under an installer that is told to stop once it has seen a line of pip's: it is waiting then."""
     fake = tmp_path / "python"
-    fake.write_text(f"#!/bin/sh\nsleep 60 & echo $! > {tmp_path}/child\nwait\n")
+    fake.write_text("#!/bin/sh\nsleep 60 & echo child $!\nwait\n")
     fake.chmod(0o755)
     code = """if True:
         import signal, sys
@@ -55,12 +55,16 @@ def test_a_stopped_build_leaves_no_process(tmp_path):
         from hvd_trainer.launcher.horovod_build.progress import Progress
         from hvd_trainer.launcher.horovod_build.settings import Settings
         folder = Path(sys.argv[1])
+        class Seen(Progress):
+            def see(self, line):
+                (folder / "new").write_text(line)
+                (folder / "new").rename(folder / "seen")
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(3))
         settings = Settings(cache=folder, path="", python=str(folder / "python"))
-        build.pip_wheel(folder, folder, {"PATH": "/usr/bin:/bin"}, settings, folder / "log", Progress(sys.stdout))
+        build.pip_wheel(folder, folder, {"PATH": "/usr/bin:/bin"}, settings, folder / "log", Seen(sys.stdout))
     """
     installer = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT)
-    child = wait_for(lambda: (tmp_path / "child").is_file() and (tmp_path / "child").read_text().strip())
+    child = wait_for((tmp_path / "seen").exists) and (tmp_path / "seen").read_text().split()[1]
     installer.terminate()
     assert installer.wait(timeout=30) == 3
     assert wait_for(lambda: not Path(f"/proc/{child}").exists() or "Z" in state(child))
