@@ -10,6 +10,7 @@ from hvd_trainer.bench import stats, transfers
 from hvd_trainer.bench.stats import Spread, significant
 
 MIB = 2**20
+FEWEST_ROUNDS = 3
 
 
 def text(records: Mapping[str, Mapping[str, Any]]) -> str:
@@ -26,6 +27,9 @@ def text(records: Mapping[str, Mapping[str, Any]]) -> str:
               + ", ".join(f"{name} {version}" for name, version in first["versions"].items()) + "."]  # fmt: skip
     lines += ["", "Each number: median of the rounds (smallest..largest); a round: the slowest rank's own median; ratios are taken",
               "round by round. All samples are in the JSON files."]  # fmt: skip
+    few = min(record["settings"]["rounds"] for record in records.values())
+    if few < FEWEST_ROUNDS:
+        lines += ["", f"**Only {few} round{'s' if few > 1 else ''}: the ranges say nothing, and so do the verdicts.**"]
     verdicts = bars.verdicts(records)
     if verdicts:
         lines += ["", "## The bars", ""]

@@ -65,6 +65,7 @@ def test_one_command_writes_everything(record):
 def test_what_failed_is_said(record):
     folder, _ = record("step", "--workload", "mlp", "--no-peers", broken=["ddp-gloo"])
     page = (folder / "README.md").read_text()
+    assert "Only 2 rounds" in page
     assert "ddp-gloo was left out: it ended with exit code 3" in page and "ddp-gloo / ours-mpi" not in page
 
 
