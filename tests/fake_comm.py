@@ -71,7 +71,7 @@ class ThreadCommunicator(Communicator):
         self._table.put((kind, name, number), self.rank, value)
         return lambda: self._table.take((kind, name, number))
 
-    def _allreduce_(self, tensor: torch.Tensor, name: str, op: str) -> Pending:
+    def _allreduce_(self, tensor: torch.Tensor, name: str, op: str, scale: float) -> Pending:
         self.sent.append(name)
         before = tensor.detach().clone()
         take = self._exchange("allreduce", name, before)
@@ -81,7 +81,7 @@ class ThreadCommunicator(Communicator):
             assert same_bits(tensor, before), f"{name} was changed while it was under way"
             work = torch.stack([part.float() if part.dtype in (torch.float16, torch.bfloat16) else part for part in parts])
             result = work.sum(0) if op == "sum" else work.amax(0) if op == "max" else work.amin(0)
-            tensor.detach().copy_(result)
+            tensor.detach().copy_(result if scale == 1.0 else result * scale)
 
         return Pending(tensor, wait)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hvd_trainer import log
-from hvd_trainer.comm import staging
+from hvd_trainer.comm import half_floats, staging
 from hvd_trainer.errors import CollectiveError
 
 OPS = ("sum", "max", "min")
@@ -40,6 +40,8 @@ class Topology:
 class Pending:
     """An allreduce under way. `wait()` returns the tensor that was passed, now holding the result."""
 
+    __slots__ = ("tensor", "_wait", "_done", "_flying", "_name")
+
     def __init__(
         self, tensor: torch.Tensor, wait: Callable[[], None] | None = None, done: Callable[[], bool] | None = None
     ) -> None:
@@ -58,11 +60,15 @@ class Pending:
         """Whether `wait()` would return at once. Asking changes nothing: an engine may work only inside `wait()`."""
         return self._wait is None or (self._done is not None and self._done())
 
-    def wait(self) -> torch.Tensor:
-        """Block until the result is in the tensor; calling it again returns it again."""
+    def land(self) -> None:
+        """The name may be used again."""
         if self._flying is not None:
             self._flying.discard(self._name)
             self._flying = None
+
+    def wait(self) -> torch.Tensor:
+        """Block until the result is in the tensor; calling it again returns it again."""
+        self.land()
         if self._wait is not None:
             wait, self._wait, self._done = self._wait, None, None
             wait()
@@ -83,6 +89,8 @@ class Communicator(abc.ABC):
         timeout_s: seconds after which a collective that nobody answers ends the job.
         checked: compare (kind, name, shape, dtype, op) over all ranks before each collective; for tests and debugging.
         where: what the job is doing, for messages ("step 17"); set by whoever drives it.
+        half_wire: how sums of 16-bit floats travel: "wide" (as float32), "narrow" (as 16 bits) or "auto", which takes what
+            was measured to be faster; the same on all ranks.
         talks_in_backward: set by modules (SyncBatchNorm) whose backward has collectives of its own. Gradients are then not
             sent during backward: ranks that use different layers would interleave the two kinds differently.
         backward_of: name of the optimizer whose backward is running, "" outside: gradients that another optimizer's
@@ -92,6 +100,7 @@ class Communicator(abc.ABC):
     engine: str
     backend: str
     where: str = "start"
+    half_wire: str = "auto"
     talks_in_backward: bool = False
     backward_of: str = ""
 
@@ -122,7 +131,7 @@ class Communicator(abc.ABC):
         """Print whole lines to stdout, on rank 0 only, at once."""
         log.say(text, rank=self.rank)
 
-    def allreduce_(self, tensor: torch.Tensor, name: str, op: str = "sum") -> Pending:
+    def allreduce_(self, tensor: torch.Tensor, name: str, op: str = "sum", scale: float = 1.0) -> Pending:
         """Reduce `tensor` over all ranks, in place and asynchronously; the result is the same bits on all ranks.
 
         Args:
@@ -130,16 +139,21 @@ class Communicator(abc.ABC):
                 int32, int64, uint8 or bool on `device`. 16-bit floats are summed in float32 and rounded once.
             name: equal on all ranks, and not in flight already.
             op: "sum", "max" or "min".
+            scale: the sum of floats is multiplied by it, before the rounding: two float16 of 40,000 with scale 0.5 make
+                40,000, where their sum is infinite. Equal on all ranks.
 
         Returns:
             A Pending; the tensor must not be touched before its `wait()`.
 
         Raises:
-            CollectiveError: unknown op, a name that is in flight, or (checked mode) ranks that disagree.
+            CollectiveError: unknown op, a name that is in flight, a scale where nothing can be scaled, or (checked mode)
+                ranks that disagree.
         """
         if op not in OPS:
             raise CollectiveError(
-                f"allreduce_({name!r}, op={op!r})", f"op one of {', '.join(OPS)}", "a mean is a sum divided once"
+                f"allreduce_({name!r}, op={op!r})",
+                f"op one of {', '.join(OPS)}",
+                "a mean is a sum with scale=1 / comm.size",
             )
         if name in self._flying:
             raise CollectiveError(
@@ -147,10 +161,19 @@ class Communicator(abc.ABC):
                 "one operation of a name at a time",
                 "call wait() on the first, or comm.unique_name(prefix)",
             )
-        staging.check(tensor, self.device, f"allreduce_ {name!r}")
-        self._check("allreduce", name, tensor, op)
-        is_nan = tensor.isnan().int() if op != "sum" and tensor.is_floating_point() and self.size > 1 else None
-        pending = self._allreduce_(tensor, name, op)
+        staging.check(tensor, self.device, "allreduce_", name)
+        if scale != 1.0 and (op != "sum" or not tensor.is_floating_point()):
+            raise CollectiveError(
+                f"allreduce_({name!r}, op={op!r}, scale={scale!r}) of {staging.shown(tensor)}",
+                "a scale for sums of floats",
+                "multiply afterwards",
+            )
+        if self.checked or self.closed:
+            self._check("allreduce", name, tensor, op if scale == 1.0 else f"{op} times {scale!r}")
+        if op == "sum":
+            return self._allreduce_(tensor, name, op, scale).track(self._flying, name)
+        is_nan = tensor.isnan().int() if tensor.is_floating_point() and self.size > 1 else None
+        pending = self._allreduce_(tensor, name, op, scale)
         if is_nan is not None:
             pending = self._with_nan(pending, is_nan, name)
         return pending.track(self._flying, name)
@@ -167,7 +190,7 @@ class Communicator(abc.ABC):
             CollectiveError: no such root, or (checked mode) ranks that disagree.
         """
         self._check_root("broadcast_", name, root)
-        staging.check(tensor, self.device, f"broadcast_ {name!r}")
+        staging.check(tensor, self.device, "broadcast_", name)
         self._check("broadcast", name, tensor, f"root {root}")
         self._broadcast_(tensor, root, name)
         return tensor
@@ -202,7 +225,7 @@ class Communicator(abc.ABC):
     def _with_nan(self, pending: Pending, is_nan: torch.Tensor, name: str) -> Pending:
         """MPI and Gloo lose NaN in max and min, or not, by its rank; a NaN anywhere makes the result NaN on all ranks."""
         tensor = pending.tensor
-        flags = self._allreduce_(is_nan, f"{name}.nan", "max")
+        flags = self._allreduce_(is_nan, f"{name}.nan", "max", 1.0)
 
         def wait() -> None:
             pending.wait()
@@ -210,8 +233,14 @@ class Communicator(abc.ABC):
 
         return Pending(tensor, wait, lambda: pending.done() and flags.done())
 
+    def _is_narrow(self, tensor: torch.Tensor, op: str) -> bool:
+        """Whether this sum is one of 16-bit floats that travel as 16 bits; the same on all ranks."""
+        if tensor.dtype not in half_floats.DTYPES or op != "sum" or self.device.type != "cpu":
+            return False
+        return half_floats.is_narrow(self.half_wire, self.engine, self.num_nodes, self.size, tensor.nbytes)
+
     @abc.abstractmethod
-    def _allreduce_(self, tensor: torch.Tensor, name: str, op: str) -> Pending: ...
+    def _allreduce_(self, tensor: torch.Tensor, name: str, op: str, scale: float) -> Pending: ...
 
     @abc.abstractmethod
     def _broadcast_(self, tensor: torch.Tensor, root: int, name: str) -> None: ...

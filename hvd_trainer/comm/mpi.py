@@ -13,6 +13,7 @@ import torch
 from hvd_trainer import env
 from hvd_trainer.comm import guard, launched, staging, topology
 from hvd_trainer.comm.api import Communicator, Pending, Topology
+from hvd_trainer.comm.mpi_sums import MpiSums
 from hvd_trainer.comm.watchdog import Watchdog
 from hvd_trainer.errors import CollectiveError
 
@@ -38,14 +39,8 @@ class MpiCommunicator(Communicator):
             timeout_s, self._describe, lambda error: guard.fail_job(error, self), self._ended_neighbour
         )
         self._watch.start()
-        self._types = {
-            torch.float32: MPI.FLOAT,
-            torch.float64: MPI.DOUBLE,
-            torch.int32: MPI.INT32_T,
-            torch.int64: MPI.INT64_T,
-        }
-        self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
-        self._queue: deque[MpiSum] = deque()
+        self._sums = MpiSums(MPI, self._comm)
+        self._queue: deque[Queued] = deque()
         hosts = self._call("start", "hosts", self._comm.allgather, topology.this_host())
         self.topology = topology.from_hosts(self._comm.rank, hosts)
 
@@ -62,43 +57,45 @@ class MpiCommunicator(Communicator):
     def _describe(self) -> tuple[str, str]:
         return guard.who(self), self.where
 
-    def _allreduce_(self, tensor: torch.Tensor, name: str, op: str) -> Pending:
-        work = staging.stage(tensor)
-        pending = MpiSum(self, tensor, work, name, self._ops[staging.work_op(tensor.dtype, op)])
-        self._queue.append(pending)
-        return pending
+    def _allreduce_(self, tensor: torch.Tensor, name: str, op: str, scale: float) -> Pending:
+        queued = Queued(self, tensor, name, op, scale)
+        self._queue.append(queued)
+        return queued
 
-    def _run_until(self, last: MpiSum) -> None:
+    def run_until(self, last: Queued) -> None:
+        """Run the queue up to this one, in the order of submission."""
+        queue, watch = self._queue, self._watch
         while not last.finished:
-            item = self._queue.popleft()
-            work = item.work
-            if work.numel():
-                self._call(
-                    "allreduce", item.name, self._comm.Allreduce, self._mpi.IN_PLACE, self._buffer(work), item.op
-                )
-            staging.unstage(item.tensor, work)
+            item = queue.popleft()
+            tensor, name, op = item.tensor, item.name, item.op
+            watch.enter("allreduce", name)
+            try:
+                self._sums.reduce_(tensor, op, item.scale, tensor.itemsize == 2 and self._is_narrow(tensor, op))
+            except self._mpi.Exception as error:
+                raise self._explain("allreduce", name, error) from error
+            finally:
+                watch.leave()
             item.finished = True
 
     def _flush(self) -> None:
         """Other collectives must not overtake queued ones."""
         if self._queue:
-            self._run_until(self._queue[-1])
-
-    def _buffer(self, work: torch.Tensor) -> list:
-        memory = self._mpi.memory.fromaddress(work.data_ptr(), work.numel() * work.element_size())
-        return [memory, work.numel(), self._types[work.dtype]]
+            self.run_until(self._queue[-1])
 
     def _call(self, kind: str, name: str, function: Any, *args: Any, **kwargs: Any) -> Any:
         self._watch.enter(kind, name)
         try:
             return function(*args, **kwargs)
         except self._mpi.Exception as error:
-            raise CollectiveError(
-                f"{guard.who(self)}: {kind} {name!r} failed at {self.where}: {error}",
-                fix="the ranks passed different sizes, or one of them ended; HVD_TRAINER_CHECKED=1 compares all calls",
-            ) from error
+            raise self._explain(kind, name, error) from error
         finally:
             self._watch.leave()
+
+    def _explain(self, kind: str, name: str, error: Exception) -> CollectiveError:
+        return CollectiveError(
+            f"{guard.who(self)}: {kind} {name!r} failed at {self.where}: {error}",
+            fix="the ranks passed different sizes, or one of them ended; HVD_TRAINER_CHECKED=1 compares all calls",
+        )
 
     def _broadcast_(self, tensor: torch.Tensor, root: int, name: str) -> None:
         self._flush()
@@ -133,12 +130,23 @@ class MpiCommunicator(Communicator):
             super().close()
 
 
-class MpiSum(Pending):
+class Queued(Pending):
     """An allreduce in the queue of an MpiCommunicator."""
 
-    def __init__(self, comm: MpiCommunicator, tensor: torch.Tensor, work: torch.Tensor, name: str, op: Any) -> None:
-        super().__init__(tensor, lambda: comm._run_until(self), lambda: self.finished)
-        self.work, self.name, self.op, self.finished = work, name, op, False
+    __slots__ = ("name", "op", "scale", "finished", "_comm")
+
+    def __init__(self, comm: MpiCommunicator, tensor: torch.Tensor, name: str, op: str, scale: float) -> None:
+        self.tensor, self.name, self.op, self.scale, self.finished, self._comm = tensor, name, op, scale, False, comm
+        self._flying = None
+
+    def done(self) -> bool:
+        return self.finished
+
+    def wait(self) -> torch.Tensor:
+        self.land()
+        if not self.finished:
+            self._comm.run_until(self)
+        return self.tensor
 
 
 def load() -> Any:

@@ -6,6 +6,7 @@ import pickle
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,9 +14,10 @@ import torch
 import torch.distributed as dist
 
 from hvd_trainer import env
-from hvd_trainer.comm import guard, mpi, rendezvous, staging, topology
+from hvd_trainer.comm import guard, half_floats, mpi, rendezvous, staging, topology
 from hvd_trainer.comm.api import Communicator, Pending, Topology
 from hvd_trainer.comm.launched import Launched
+from hvd_trainer.comm.relay import Relay
 from hvd_trainer.comm.watchdog import Watchdog, timeout_error
 from hvd_trainer.errors import CollectiveError, ConfigError, StartError
 
@@ -52,6 +54,8 @@ class TorchCommunicator(Communicator):
         if place.local_size != place.size and not rendezvous.named_address():
             env.gloo_interface(rendezvous.interface(urlsplit(init_method).hostname or ""))
         self._connect(kinds, init_method)
+        self._relay = Relay()
+        self._gathers: Any = None
         self._ops = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
         self.topology = topology.from_hosts(self.rank, self._gather_objects(topology.this_host(), "hosts"))
         if backend == "nccl":
@@ -81,7 +85,7 @@ class TorchCommunicator(Communicator):
         where: dict[str, Any] = {"init_method": init_method} if init_method else {"store": dist.HashStore()}
         try:
             dist.init_process_group(kinds, rank=self.rank, world_size=self.size, timeout=limit, **where)
-            self._group = dist.new_group(backend=kinds, timeout=limit + timedelta(seconds=LATER_S))
+            self._group = self._new_group(kinds)
         except (RuntimeError, ValueError, OSError) as error:
             text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             late = any(word in text.lower() for word in ("timed out", "timeout", "clients")) and "refused" not in text
@@ -97,24 +101,66 @@ class TorchCommunicator(Communicator):
         finally:
             watch.stop()
 
-    def _allreduce_(self, tensor: torch.Tensor, name: str, op: str) -> Pending:
-        work = staging.stage(tensor)
-        if not work.numel():
+    def _new_group(self, kinds: str) -> Any:
+        """All ranks again. torch's own limit comes later than ours."""
+        return dist.new_group(backend=kinds, timeout=timedelta(seconds=self.timeout_s + LATER_S))
+
+    def _allreduce_(self, tensor: torch.Tensor, name: str, op: str, scale: float) -> Pending:
+        self._relay.run_ready()
+        if not tensor.numel():
             return Pending(tensor)
+        if self._is_narrow(tensor, op):
+            return self._narrow_sum(tensor, name, scale)
+        work = staging.stage(tensor)
         op = self._ops[staging.work_op(tensor.dtype, op)]
         flight = self._send("allreduce", name, lambda: dist.all_reduce(work, op, self._group, async_op=True))
+        mark = self._relay.mark()
 
         def wait() -> None:
+            self._relay.run(mark)
             self._finish(flight, "allreduce", name, self.device.type)
-            staging.unstage(tensor, work)
+            staging.unstage(tensor, work, scale=scale)
 
         return Pending(tensor, wait, flight.is_completed)
+
+    def _narrow_sum(self, tensor: torch.Tensor, name: str, scale: float) -> Pending:
+        """As the 16 bits they are: an alltoall of shares, their sum here, an allgather of the sums."""
+        if self._gathers is None:
+            # A group of its own, for torch knows collectives by their order alone: when a second one comes, in the midst of
+            # others' first ones, differs between ranks.
+            self._gathers = self._send("allreduce", name, lambda: self._new_group("gloo"))
+        flat, size = tensor.detach().contiguous().view(-1), self.size
+        counts = half_floats.share_counts(flat.numel(), size)
+        rows = flat.new_empty(size, counts[self.rank])
+        sent, received = [2 * count for count in counts], [2 * counts[self.rank]] * size
+
+        parts = rows.view(-1).view(torch.uint8), flat.view(torch.uint8)
+        exchange = partial(dist.all_to_all_single, *parts, received, sent, group=self._group, async_op=True)
+        shares = self._send("allreduce", name, exchange)
+        every, sums = flat.new_empty(size, counts[0]), []  # a gather takes equal shares: the last ones are filled up
+
+        def add_and_gather() -> None:
+            self._finish(shares, "allreduce", name, "cpu")
+            mine = flat.new_zeros(counts[0])
+            work = torch.empty(rows.shape[1], dtype=torch.float32)
+            half_floats.add_rows(rows, scale, work, mine[: rows.shape[1]])
+            parts = list(every.view(torch.uint8)), mine.view(torch.uint8)
+            sums.append(self._send("allreduce", name, partial(dist.all_gather, *parts, self._gathers, async_op=True)))
+
+        mark = self._relay.add(shares.is_completed, add_and_gather)
+
+        def wait() -> None:
+            self._relay.run(mark)
+            self._finish(sums[0], "allreduce", name, "cpu")
+            tensor.detach().copy_(every.view(-1)[: flat.numel()].view(tensor.shape))
+
+        return Pending(tensor, wait, lambda: bool(sums) and sums[0].is_completed())
 
     def _broadcast_(self, tensor: torch.Tensor, root: int, name: str) -> None:
         work = staging.stage(tensor, reducing=False)
         if work.numel():
-            flight = self._send("broadcast", name, lambda: dist.broadcast(work, root, self._group, async_op=True))
-            self._finish(flight, "broadcast", name, self.device.type)
+            send = partial(dist.broadcast, work, root, self._group, async_op=True)
+            self._run("broadcast", name, send, self.device.type)
         staging.unstage(tensor, work, reducing=False)
 
     def _gather_objects(self, obj: Any, name: str) -> list[Any]:
@@ -142,8 +188,9 @@ class TorchCommunicator(Communicator):
         self._run(kind, name, lambda: dist.all_gather(rows, mine, self._group, async_op=True))
         return torch.stack(rows)
 
-    def _run(self, kind: str, name: str, submit: Callable[[], Any]) -> None:
-        self._finish(self._send(kind, name, submit), kind, name, "cpu")
+    def _run(self, kind: str, name: str, submit: Callable[[], Any], device: str = "cpu") -> None:
+        self._relay.run(self._relay.mark())
+        self._finish(self._send(kind, name, submit), kind, name, device)
 
     def _send(self, kind: str, name: str, submit: Callable[[], Any]) -> Any:
         try:

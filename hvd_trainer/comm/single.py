@@ -11,7 +11,7 @@ from hvd_trainer.comm.api import Communicator, Pending, Topology
 
 
 class SingleCommunicator(Communicator):
-    """The job of one rank: every collective is the identity."""
+    """The job of one rank: every collective is the identity, but for the scale of a sum."""
 
     engine = "single"
     backend = "none"
@@ -19,7 +19,9 @@ class SingleCommunicator(Communicator):
     def __init__(self, device: torch.device | None = None, timeout_s: float = 600.0, checked: bool = False) -> None:
         super().__init__(Topology(), device or torch.device("cpu"), timeout_s, checked)
 
-    def _allreduce_(self, tensor: torch.Tensor, name: str, op: str) -> Pending:
+    def _allreduce_(self, tensor: torch.Tensor, name: str, op: str, scale: float) -> Pending:
+        if scale != 1.0:
+            tensor.detach().mul_(scale)
         return Pending(tensor)
 
     def _broadcast_(self, tensor: torch.Tensor, root: int, name: str) -> None:

@@ -21,18 +21,26 @@ WORK_DTYPE = {
 }
 
 
-def check(tensor: torch.Tensor, device: torch.device, what: str) -> None:
+def check(tensor: torch.Tensor, device: torch.device, kind: str, name: str) -> None:
     """Refuse what no engine can reduce or move in place.
 
     Args:
         tensor: the caller's.
         device: the communicator's.
-        what: "allreduce_" or "broadcast_" and the name, for the message.
+        kind, name: "allreduce_" or "broadcast_", and of what, for the message.
 
     Raises:
         CollectiveError: a tensor on another device, sparse, of a dtype without a sum, or whose elements share memory
             (expanded), so that it cannot hold a result.
     """
+    if (
+        tensor.layout is torch.strided
+        and tensor.device == device
+        and tensor.dtype in WORK_DTYPE
+        and tensor.is_contiguous()
+    ):
+        return  # the usual tensor; what follows takes as long as a small allreduce
+    what = f"{kind} {name!r}"
     if tensor.layout is not torch.strided:
         raise CollectiveError(f"{what}: {shown(tensor)} is {tensor.layout}", "dense tensors", "pass tensor.to_dense()")
     if tensor.device.type != device.type:
@@ -70,8 +78,10 @@ def stage(tensor: torch.Tensor, reducing: bool = True) -> torch.Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
-def unstage(tensor: torch.Tensor, work: torch.Tensor, reducing: bool = True) -> None:
-    """Put a result back; nothing to do where `stage` gave the tensor's own memory."""
+def unstage(tensor: torch.Tensor, work: torch.Tensor, reducing: bool = True, scale: float = 1.0) -> None:
+    """Put a result back, multiplied; nothing to move where `stage` gave the tensor's own memory."""
+    if scale != 1.0:
+        work.mul_(scale)
     if (
         work.data_ptr() == tensor.data_ptr()
         and work.numel() * work.element_size() == tensor.numel() * tensor.element_size()

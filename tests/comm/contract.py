@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from collections.abc import Iterator
 
 import torch
 
@@ -60,6 +61,26 @@ def raises(function, *words: str) -> str:
         assert all(word in str(error) for word in words), f"{words} not all in: {error}"
         return str(error)
     raise AssertionError("no CollectiveError")
+
+
+def halves(comm: Communicator) -> Iterator[torch.dtype]:
+    """Each 16-bit dtype, each way in which it can travel."""
+    try:
+        for comm.half_wire in ("wide", "narrow"):
+            yield from (torch.float16, torch.bfloat16)
+    finally:
+        comm.half_wire = "auto"
+
+
+def check_first_call_in_inference_mode(comm: Communicator) -> None:
+    """The first one: what an engine keeps from its first call must serve outside of inference mode too."""
+    for dtype in halves(comm):
+        mine = values(comm.rank, (9,), dtype).to(comm.device)
+        with torch.inference_mode():
+            inside = comm.allreduce_(mine.clone(), "inference").wait()
+        comm.allreduce_(mine, "inference").wait()
+        assert_equal(mine, expected(comm, (9,), dtype, "sum"))
+        assert_equal(inside, mine.cpu())
 
 
 def check_every_dtype_and_op(comm: Communicator) -> None:
@@ -173,6 +194,109 @@ def check_half_is_summed_in_single(comm: Communicator) -> None:
         assert tensor.item() == 1 + eps
 
 
+def check_halves_of_any_size(comm: Communicator) -> None:
+    for dtype in halves(comm):
+        for shape in ((), (0,), (1,), (2,), (3,), (5,), (2, 0), (7, 11), (300_007,)):
+            mine = values(comm.rank, shape, dtype).to(comm.device)
+            tensor = comm.allreduce_(mine, "half").wait()
+            assert tensor is mine
+            assert_equal(tensor, expected(comm, shape, dtype, "sum"))
+        mine = values(comm.rank, (6, 4, 10), dtype).to(comm.device)
+        view = mine.transpose(0, 2)[1::2]
+        comm.allreduce_(view, "half.view").wait()
+        assert_equal(view, expected(comm, (6, 4, 10), dtype, "sum").transpose(0, 2)[1::2])
+        assert torch.equal(mine[:, :, 0].cpu(), values(comm.rank, (6, 4, 10), dtype)[:, :, 0])
+        parameter = torch.nn.Parameter(values(comm.rank, (70, 3), dtype).to(comm.device))
+        comm.allreduce_(parameter, "half.parameter", scale=0.5).wait()
+        assert_equal(parameter.detach(), expected(comm, (70, 3), dtype, "sum") / 2)
+
+
+def check_a_mean_of_halves_that_no_half_can_sum(comm: Communicator) -> None:
+    for dtype in halves(comm):
+        tensor = torch.full((1000,), 40000.0, dtype=dtype, device=comm.device)
+        one = tensor[0].item()  # the next bfloat16 is 39936
+        comm.allreduce_(tensor, "mean", scale=1 / comm.size).wait()
+        assert (tensor == one).all(), f"{tensor[0]} on the way {comm.half_wire}"
+        comm.allreduce_(tensor, "sum").wait()
+        fits = comm.size * one <= torch.finfo(dtype).max
+        assert tensor.isfinite().all() if fits else (tensor == float("inf")).all()
+
+
+def check_halves_that_are_not_finite(comm: Communicator) -> None:
+    inf, nan = float("inf"), float("nan")
+    for dtype in halves(comm):
+        for bad in range(comm.size):
+            special = [nan, inf, -inf, 1.0] if comm.rank == bad else [1.0, 1.0, 1.0, -1.0]
+            tensor = torch.tensor(special, dtype=dtype, device=comm.device).repeat(3)
+            found = comm.allreduce_(tensor, "special").wait().view(3, 4)
+            assert found[:, 0].isnan().all() and (found[:, 1] == inf).all() and (found[:, 2] == -inf).all()
+            assert (found[:, 3] == 2.0 - comm.size).all()
+            same_everywhere(comm, tensor)
+        if comm.size > 1:
+            tensor = torch.full((5,), [inf, -inf, 1.0][min(comm.rank, 2)], dtype=dtype, device=comm.device)
+            assert comm.allreduce_(tensor, "opposite").wait().isnan().all()
+
+
+def check_halves_are_rounded_once(comm: Communicator) -> None:
+    """Both ways give the float32 sum, scaled, rounded once; in shares it is made in the order of the ranks."""
+    for dtype in halves(comm):
+        every = [torch.randn(4099, generator=torch.Generator().manual_seed(r)).to(dtype) for r in range(comm.size)]
+        total = every[0].float()
+        for other in every[1:]:
+            total += other.float()
+        tensor = every[comm.rank].clone().to(comm.device)
+        comm.allreduce_(tensor, "rounded", scale=0.37).wait()
+        same_everywhere(comm, tensor)
+        want = (total * 0.37).to(dtype)
+        if comm.half_wire == "narrow" and comm.device.type == "cpu" or comm.size <= 2:
+            assert_equal(tensor, want)
+        eps = torch.finfo(dtype).eps
+        assert ((tensor.cpu().double() - want.double()).abs() <= eps * want.double().abs() + 1e-6).all()
+
+
+def check_halves_waited_for_in_any_order(comm: Communicator) -> None:
+    """Sums of two rounds: a rank that waits for one must not hold up a rank that waits for another."""
+    dtypes = (torch.float16, torch.float32, torch.bfloat16, torch.float16, torch.float64)
+    for seed, _ in enumerate(halves(comm)):
+        tensors = [values(comm.rank, (40 + i,), d).to(comm.device) for i, d in enumerate(dtypes)]
+        pending = [comm.allreduce_(t, f"order.{i}") for i, t in enumerate(tensors)]
+        order = list(range(len(pending)))
+        random.Random(seed * 100 + comm.rank).shuffle(order)
+        for i in order[:2]:
+            pending[i].wait()
+        assert comm.gather_objects(comm.rank) == list(range(comm.size))
+        for i in order[2:]:
+            pending[i].wait()
+        for i, (tensor, dtype) in enumerate(zip(tensors, dtypes)):
+            assert_equal(tensor, expected(comm, (40 + i,), dtype, "sum"))
+
+        half, single = values(comm.rank, (9,), torch.float16).to(comm.device), torch.ones(9, device=comm.device)
+        first = comm.allreduce_(half, "half")
+        if comm.rank % 2:
+            first.wait()
+            comm.allreduce_(single, "single").wait()
+        else:
+            comm.allreduce_(single, "single").wait()
+            first.wait()
+        assert first.done() and (single == comm.size).all()
+        assert_equal(half, expected(comm, (9,), torch.float16, "sum"))
+
+
+def check_scale(comm: Communicator) -> None:
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        for shape in ((), (0,), (3, 5), (200_003,)):
+            tensor = values(comm.rank, shape, dtype).to(comm.device)
+            comm.allreduce_(tensor, "scaled", scale=0.25).wait()
+            assert_equal(tensor, expected(comm, shape, torch.float64, "sum").mul(0.25).to(dtype))
+        mine = values(comm.rank, (4, 6), dtype).to(comm.device)
+        comm.allreduce_(mine[:, ::2], "scaled.view", scale=0.25).wait()
+        assert_equal(mine[:, ::2], (expected(comm, (4, 6), torch.float64, "sum") / 4).to(dtype)[:, ::2])
+        assert_equal(mine[:, 1::2], values(comm.rank, (4, 6), dtype)[:, 1::2])
+    whole = torch.ones(2, dtype=torch.int64, device=comm.device)
+    raises(lambda: comm.allreduce_(whole, "w", scale=0.5), "scale=0.5", "int64", "sums of floats")
+    raises(lambda: comm.allreduce_(whole.double(), "w", "max", scale=0.5), "op='max'", "scale=0.5")
+
+
 def check_broadcast(comm: Communicator) -> None:
     for root in range(comm.size):
         for dtype in (*DTYPES, torch.int8, torch.int16):
@@ -264,6 +388,11 @@ def check_checked_mode(comm: Communicator) -> None:
             lambda: comm.allreduce_(zeros(2, 3), "g", "max" if odd else "sum"),
             start,
             f"{last}allreduce 'g' shape [2, 3] float32 max",
+        )
+        raises(
+            lambda: comm.allreduce_(zeros(2, 3), "g", scale=0.5 if odd else 1.0),
+            start,
+            f"{last}allreduce 'g' shape [2, 3] float32 sum times 0.5",
         )
         raises(lambda: comm.barrier() if odd else comm.allreduce_(zeros(2, 3), "g"), start, f"{last}barrier")
         raises(lambda: comm.broadcast_(zeros(1), int(odd)), "rank 0: broadcast", f"{last}broadcast")

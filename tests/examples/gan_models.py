@@ -16,9 +16,9 @@ import gan  # noqa: E402
 def main(comm, config):
     sent, allreduce = [], comm._allreduce_
 
-    def record(tensor, name, op):
+    def record(tensor, name, op, scale):
         sent.append(name)
-        return allreduce(tensor, name, op)
+        return allreduce(tensor, name, op, scale)
 
     comm._allreduce_ = record
     generator, discriminator = gan.main(comm, {**config, "json": ""})

@@ -11,16 +11,16 @@ import pytest
 import hvd_trainer as ht
 from tests import fake_comm
 
-FILES = ["tests/optim/test_distributed.py", "tests/optim/test_reducer.py", "tests/optim/test_replicas.py"]
+FILES = ["tests/optim/test_distributed.py", "tests/optim/test_reducer.py", "tests/optim/test_replicas.py", "tests/optim/test_norms_tap.py"]
 
 
 def main(comm):
     allreduce = comm._allreduce_
     comm.sent = []
 
-    def noted(tensor, name, op):
+    def noted(tensor, name, op, scale):
         comm.sent.append(name)
-        return allreduce(tensor, name, op)
+        return allreduce(tensor, name, op, scale)
 
     def run_launched(size, function, *, catch=False):
         if size != comm.size:

@@ -1,0 +1,98 @@
+"""How the mpi engine reduces one tensor: in place, in pieces that stay in a core's cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hvd_trainer.comm import half_floats, staging
+
+# Of what is added at a time. 2 ranks on one node, 64 MB of float32 in one call: 42 ms; in pieces of 64 KB 40, 128 KB 36,
+# 256 KB 31, 512 KB 27, 1 MB 27, 4 MB 28, 8 MB 26: from 32 MB on Open MPI's temporary memory comes fresh from the system
+# each time. Up to 16 MB one call is as fast. 16-bit floats, made float32 piece by piece: 4 MB in pieces of 256 KB (of
+# float32) 3.1 ms, 512 KB 3.2, 1 MB 3.7, whole 8.8.
+PIECE_BYTES = 512 * 1024
+
+
+class MpiSums:
+    """Reduces tensors on a communicator of mpi4py.
+
+    Args:
+        MPI: mpi4py's module.
+        comm: its communicator.
+    """
+
+    def __init__(self, MPI: Any, comm: Any) -> None:
+        self._mpi, self._comm, self._size = MPI, comm, comm.size
+        self._in_place, self._address = MPI.IN_PLACE, MPI.memory.fromaddress
+        self._types = {
+            torch.float32: MPI.FLOAT,
+            torch.float64: MPI.DOUBLE,
+            torch.int32: MPI.INT32_T,
+            torch.int64: MPI.INT64_T,
+        }
+        self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
+        self._scratch: dict[tuple[torch.dtype, str], torch.Tensor] = {}
+
+    def reduce_(self, tensor: torch.Tensor, op: str, scale: float, narrow: bool) -> None:
+        """Reduce in place, then multiply.
+
+        Args:
+            tensor: what `staging.check` let through.
+            op: "sum", "max" or "min".
+            scale: of the sum, before the rounding of 16-bit floats.
+            narrow: 16-bit floats travel as 16 bits.
+        """
+        kind, num_bytes = self._types.get(tensor.dtype), tensor.nbytes
+        if kind is not None and num_bytes <= PIECE_BYTES and scale == 1.0 and tensor.is_contiguous():
+            if num_bytes:  # the short way: 1 KB takes 3 us, of which each torch operation would be one more
+                buffer = [self._address(tensor.data_ptr(), num_bytes), kind]
+                self._comm.Allreduce(self._in_place, buffer, self._ops[op])
+            return
+        tensor = tensor.detach()
+        flat = tensor.contiguous().view(-1)
+        work_dtype = staging.WORK_DTYPE[tensor.dtype]
+        numel = PIECE_BYTES // work_dtype.itemsize
+        if narrow:
+            add, numel = self._add_narrow, max(numel, self._size * half_floats.NARROW_SHARE_BYTES // 2)
+        else:
+            add = self._add_in_place if work_dtype is tensor.dtype else self._add_wide
+        op = self._ops[staging.work_op(tensor.dtype, op)]
+        for piece in flat.split(numel) if num_bytes else ():
+            add(piece, op, scale)
+        if flat.data_ptr() != tensor.data_ptr():
+            tensor.copy_(flat.view(tensor.shape))
+
+    def _add_in_place(self, piece: torch.Tensor, op: Any, scale: float) -> None:
+        self._comm.Allreduce(self._in_place, [self._memory(piece), self._types[piece.dtype]], op)
+        if scale != 1.0:
+            piece.mul_(scale)
+
+    def _add_wide(self, piece: torch.Tensor, op: Any, scale: float) -> None:
+        work = self._get_scratch("wide", staging.WORK_DTYPE[piece.dtype], piece.numel())
+        work.copy_(piece)
+        self._add_in_place(work, op, scale)
+        piece.copy_(work)
+
+    def _add_narrow(self, piece: torch.Tensor, op: Any, scale: float) -> None:
+        counts = half_floats.share_counts(piece.numel(), self._size)
+        starts = [min(rank * counts[0], piece.numel()) for rank in range(self._size)]
+        count, start = counts[self._comm.rank], starts[self._comm.rank]
+        rows = self._get_scratch("rows", piece.dtype, count * self._size).view(self._size, count)
+        each = ([count] * self._size, [rank * count for rank in range(self._size)])
+        bits, every = self._mpi.UINT16_T, (counts, starts)
+        self._comm.Alltoallv([self._memory(piece), every, bits], [self._memory(rows), each, bits])
+        half_floats.add_rows(rows, scale, self._get_scratch("wide", torch.float32, count), piece[start : start + count])
+        self._comm.Allgatherv(self._in_place, [self._memory(piece), every, bits])
+
+    def _memory(self, tensor: torch.Tensor) -> Any:
+        return self._address(tensor.data_ptr(), tensor.nbytes)
+
+    def _get_scratch(self, name: str, dtype: torch.dtype, numel: int) -> torch.Tensor:
+        """Kept from call to call, so that a step allocates nothing and finds it in cache."""
+        kept = self._scratch.get((name, dtype))
+        if kept is None or kept.numel() < numel:
+            with torch.inference_mode(False):  # what is made in inference mode cannot be written to outside
+                kept = self._scratch[name, dtype] = torch.empty(numel, dtype=dtype)
+        return kept[:numel]
