@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
 from collections.abc import Callable, Iterable
@@ -14,29 +15,29 @@ from hvd_trainer.comm.api import Communicator
 from hvd_trainer.errors import ConfigError, LossError
 from hvd_trainer.log import say
 from hvd_trainer.optim import step_errors
+from hvd_trainer.optim.adascale import AdaScale
 from hvd_trainer.optim.buckets import DEFAULT_BUCKET_BYTES
 from hvd_trainer.optim.choose_way import WayChooser, check_choice
 from hvd_trainer.optim.clip import check_limit, clip_norm_, clip_value_
 from hvd_trainer.optim.flat_update import FlatUpdate, refusal, take_over
 from hvd_trainer.optim.grad_scaler import GradScaler
+from hvd_trainer.optim.gradient_norms import NormsObserver
 from hvd_trainer.optim.loss import as_sum
+from hvd_trainer.optim.norms_tap import NormsTap
 from hvd_trainer.optim.rates import REFERENCE, SCALE, forget_scale_where_changed, scale_groups
 from hvd_trainer.optim.reducer import Reducer
 from hvd_trainer.optim.replicas import broadcast_model, broadcast_state, broadcast_tensors
-from hvd_trainer.optim.scaling import RuleLike, checked_factor, scaling_rule
+from hvd_trainer.optim.scaling import RuleLike, checked_factor, range_warning, scaling_rule
+from hvd_trainer.optim.schedules import Timeline
 from hvd_trainer.optim.shared_sums import SharedSums
 from hvd_trainer.optim.ways import Numbers
 from hvd_trainer.plan import BatchPlan
 from hvd_trainer.values import Weighted
 
+NOTHING = contextlib.nullcontext()
 STATE_KEY = "hvd_trainer"
 UPDATES = ("auto", "shards", "tensors")
 CLIP_EPS = 1e-6  # as torch's clip_grad_norm_ has it
-ADAM_HINT = (
-    "hint: {name} with lr_scaling='linear' (factor {factor:g}): Adam-like optimizers divide by the gradient's own size, so\n"
-    "      their steps do not shrink as the batch grows and linear scaling often diverges; 'sqrt' or 'none' is the usual rule\n"
-    "      (Malladi et al. 2022, arXiv 2205.10287)."
-)
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -143,12 +144,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
             named_parameters = model.named_parameters()
         self._names = {id(param): name for name, param in named_parameters or ()}
         self._reducer: Optional[Reducer] = None
+        self._norms: Optional[NormsTap] = None
         self._reduced: list[int] = []
         self._nominal_weight = _power_of_two(plan.global_batch) if plan else 1.0
         self._nominal_is_fixed = plan is not None
         self._clear_window()
 
         self._rule = scaling_rule(lr_scaling)
+        if isinstance(self._rule, AdaScale):  # AdaScale
+            self.add_norms_observer(self._rule)
+            self._rule.attach(self)
         self.reference_batch = plan.reference if plan else None
         ratio = plan.batch_ratio if plan else Fraction(comm.size)
         self.lr_scale = checked_factor(self._rule, ratio * (self.reference_batch or 1), self.reference_batch or 1)
@@ -162,8 +167,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._start_flat()
         if comm.size > 1:
             say(f"hvd_trainer: {self.describe_reduction()}", rank=comm.rank)
-        if self._rule.name == "linear" and self.lr_scale != 1 and "betas" in optimizer.defaults:
-            say(ADAM_HINT.format(name=type(optimizer).__name__, factor=self.lr_scale), rank=comm.rank)
+        doubt = range_warning(self._rule, ratio * (self.reference_batch or 1), self.reference_batch or 1, optimizer.defaults)
+        if doubt:
+            say(f"hint: {type(optimizer).__name__}: {doubt}", rank=comm.rank)
 
     # -- what torch code expects of an optimizer, passed through to the held one ------------------------------------
 
@@ -183,6 +189,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def peak_lr(self) -> float:
         """The first group's reference rate times the scale: what the warm-up rises to."""
         return self.param_groups[0][REFERENCE] * self.lr_scale
+
+    def schedule_at(self, step: int, timeline: Timeline) -> tuple[int, Timeline]:
+        """Where schedules stand after `step` steps: there, or where the scaling rule's own clock is (AdaScale)."""
+        return self._rule.schedule_at(step, timeline) if isinstance(self._rule, AdaScale) else (step, timeline)
 
     def __deepcopy__(self, memo: dict) -> None:
         # Not torch's way: it would patch `step` on this class and break every other wrapped optimizer.
@@ -205,6 +215,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._scale_rates()
         broadcast_tensors(self.param_groups[-1]["params"], self.comm, self.comm.unique_name(f"{self._name}.group"))
 
+    def add_norms_observer(self, observer: NormsObserver) -> None:
+        """Hand the squared norms of local and averaged gradients to `observer` in every step that it wants; on all ranks."""
+        if self._norms is None:
+            self._norms = NormsTap(self.comm, f"{self._name}.norms")
+            self._bind_norms()
+        self._norms.observers.append(observer)
+
     def register_step_pre_hook(self, hook: Callable) -> Any:
         return self.optimizer.register_step_pre_hook(hook)
 
@@ -213,6 +230,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's; also ends the step's window, so that the weights collected so far are forgotten."""
+        if self._norms is not None:
+            self._norms.discard()
         if self._reducer is not None:
             self._reducer.discard()
             if not set_to_none:
@@ -234,6 +253,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             "reference_batch": None if self.reference_batch is None else str(self.reference_batch),
             "num_ranks": self.comm.size,
             "reduce_through": self._ways.taken,
+            "rule": self._rule.state_dict() if isinstance(self._rule, AdaScale) else None,
         }
         return {**self.optimizer.state_dict(), STATE_KEY: ours}
 
@@ -249,7 +269,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.optimizer.load_state_dict({key: value for key, value in state_dict.items() if key != STATE_KEY})
         if ours is not None:
             self.steps_done = ours["steps_done"]
-            if self.lr_scale != ours["lr_scale"]:
+            if isinstance(self._rule, AdaScale) and ours.get("rule"):
+                self._rule.load_state_dict(ours["rule"])
+            elif self.lr_scale != ours["lr_scale"]:
                 say(
                     f"resumed: {ours['num_ranks']} -> {self.comm.size} ranks; the learning rate keeps the factor "
                     f"{ours['lr_scale']:g} of the first start",
@@ -326,7 +348,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         reducer.begin(armed, self._weight + local_weight, self._nominal_weight)
         self.comm.backward_of = self._name
         try:
-            torch.autograd.backward(total, self._seed_like(total, seed * factor / self._nominal_weight))
+            with self._norms.watching(self.steps_done + 1, local_weight, self._nominal_weight, factor) if self._norms else NOTHING:
+                torch.autograd.backward(total, self._seed_like(total, seed * factor / self._nominal_weight))
         finally:
             reducer.end()
             self.comm.backward_of = ""
@@ -427,6 +450,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         sums = reducer.flush(numbers, self._weight + plain, float(plain), self._nominal_weight)
         step_errors.check_sums(sums, self._total, reducer, self.comm, self._name, self._scaled)
         self.last_loss = None if sums.plain else Weighted(sums.total, sums.weight)
+        if self._norms is not None:
+            self._norms.report(self.steps_done + 1, reducer)
         if sums.ours and not self._nominal_is_fixed:
             # The first step went out unscaled; from now on gradients have ordinary magnitudes on their way.
             self._nominal_weight, self._nominal_is_fixed = _power_of_two(sums.weight), True
@@ -559,9 +584,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
             take_over(param)
         self._reducer = Reducer(named, self.comm, self._bucket_bytes, name, groups, self._ways.open)
         self._reduced = now
+        self._bind_norms()
         if self._is_built:
             self._start_flat()
         return self._reducer
+
+    def _bind_norms(self) -> None:
+        if self._norms is not None and self._reducer is not None:
+            groups = [spec.group for spec in self._reducer.specs]
+            self._norms.bind(self._reducer.params, groups, len(self.param_groups))
 
     def _scale_rates(self) -> None:
         unscaled = any(SCALE not in group for group in self.param_groups)

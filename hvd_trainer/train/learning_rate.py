@@ -70,7 +70,8 @@ class LearningRate:
         groups = self._optimizer.param_groups
         warm = warmup_lr(step, reference_lr=self.start_factor, peak_lr=1.0, warmup_steps=self.timeline.warmup_steps)
         references = [group[REFERENCE] for group in groups]
-        for group, rate in zip(groups, self._schedule.rates(step, self.timeline, references)):
+        position, timeline = self._optimizer.schedule_at(step, self.timeline)
+        for group, rate in zip(groups, self._schedule.rates(position, timeline, references)):
             set_rate(group, check_rate(rate * (self._optimizer.lr_scale * warm)))
             group[LAST_SET] = get_rate(group)
 

@@ -22,6 +22,7 @@ from hvd_trainer.data.loader import Loader
 from hvd_trainer.data.stream import StreamLoader
 from hvd_trainer.errors import CheckpointError, ConfigError
 from hvd_trainer.log import say, warn
+from hvd_trainer.optim.adascale import AdaScale
 from hvd_trainer.optim.distributed import DistributedOptimizer
 from hvd_trainer.optim.grad_scaler import GradScaler
 from hvd_trainer.optim.rates import REFERENCE
@@ -143,6 +144,7 @@ class Trainer:
         self.step = 0  # optimizer steps done since the first start
         self.total_steps: float = 0  # infinite where only the epochs are known
         self._total_epochs = math.inf
+        self._is_stopped = False
         self._epochs_done = self._epoch_begin = 0  # the epoch under way began after so many steps
         self.history: list[dict[str, Any]] = []  # one row for every whole epoch
         self._epoch_loss = Weighted(0.0, 0.0)
@@ -158,6 +160,8 @@ class Trainer:
 
     @property
     def is_last_step(self) -> bool:
+        if isinstance(self.rule, AdaScale) and not self._is_stopped:
+            return self.rule.is_done(self.total_steps)
         return self.step >= self.total_steps or self._epochs_done >= self._total_epochs
 
     def stop(self) -> None:
@@ -166,7 +170,7 @@ class Trainer:
         From `row_ready` it comes after other callbacks have written the row: what `Evaluate(every_epochs=...)` adds to the
         last row is then in the history and the checkpoint only. A callback's `wants_stop` comes before.
         """
-        self.total_steps = self.step
+        self.total_steps, self._is_stopped = self.step, True
 
     def fit(
         self, loader: Union[Loader, StreamLoader], epochs: Optional[int] = None, *, steps: Optional[int] = None, resume: Union[str, os.PathLike, None] = None
@@ -209,7 +213,7 @@ class Trainer:
             self._begin(loader, total_steps, resume)
         elif loader is not self.loader:
             raise ConfigError("fit() was called again with another loader", "the same loader", "make a new Trainer for other data")
-        self.total_steps = total_steps
+        self.total_steps, self._is_stopped = total_steps, False
         self._total_epochs = as_whole(epochs) if total_steps == math.inf else math.inf
         self.learning_rate.set_length(total_steps)
         try:

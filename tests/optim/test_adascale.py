@@ -1,7 +1,7 @@
 """AdaScale against the vectors, as a rule on several ranks, and its state."""
 
 import copy
-import json
+import math
 
 import pytest
 import torch
@@ -10,12 +10,13 @@ import hvd_trainer as ht
 from hvd_trainer.comm.single import SingleCommunicator
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.optim.adascale import gain_ratio, moments
-from hvd_trainer.optim.gradient_norms import GradientNorms, NormsCollector
+from hvd_trainer.optim.gradient_norms import GradientNorms
 from hvd_trainer.optim.noise import gain
 from hvd_trainer.optim.scaling import range_warning, scaling_rule
 from hvd_trainer.optim.schedules import Timeline
 from tests.fake_comm import run_threads
 from tests.properties import given, st
+from tests.train.small import StopAt, make_loader, make_trainer
 from tests.vectors import vector
 
 VECTOR = vector("adascale")
@@ -84,36 +85,29 @@ def test_the_gain_is_that_of_the_noise_scale_whatever_the_number_of_parts():
 
 
 def train(comm, steps, state=None, start=0):
-    """A least-squares problem with AdaScale by hand; returns rates, tau and the weights."""
+    """A least-squares problem in micro-batches; returns rates, tau and the weights."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(400, 3, generator=generator, dtype=torch.float64)
     y = x @ torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64) + torch.randn(400, generator=generator, dtype=torch.float64)
     w = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
     rule, plan = ht.AdaScale(), ht.BatchPlan(16, comm.size, reference_batch=2)
     opt = ht.DistributedOptimizer(torch.optim.SGD([w], lr=0.02, momentum=0.9), comm, lr_scaling=rule, plan=plan)
-    rule.attach(opt)
     if state:
         w.data.copy_(state["w"])
         opt.load_state_dict(state["opt"])
-        rule.load_state_dict(json.loads(state["rule"]))
-    collector, rates = NormsCollector(1, comm), []
+    rates = []
     for step in range(start, steps):
         begin, end = plan.rank_slice(comm.rank)
         rows = slice(16 * step + begin, 16 * step + end)
         for micro in (slice(rows.start, rows.start + 1), slice(rows.start + 1, rows.stop)):
-            loss = (x[micro] @ w - y[micro]).square()
-            collector.add([torch.autograd.grad(loss.mean(), [w], retain_graph=True)], len(loss))
-            opt.backward(ht.Weighted(loss.sum(), len(loss)), last=micro.start != rows.start)
-        opt.synchronize()
-        rule.observe(collector.finish([[w.grad]]))
+            opt.backward(ht.Weighted((x[micro] @ w - y[micro]).square().sum(), micro.stop - micro.start), last=micro.start != rows.start)
         opt.step()
         opt.zero_grad()
         rates.append(opt.param_groups[0]["lr"])
-    saved = {"w": w.detach().clone(), "opt": opt.state_dict(), "rule": json.dumps(rule.state_dict())}
-    return rates, rule.tau, saved
+    return rates, rule.tau, {"w": w.detach().clone(), "opt": opt.state_dict()}
 
 
-def test_on_two_ranks_and_resumed():
+def test_on_two_ranks_and_resumed(capsys):
     (straight, tau, saved), other = run_threads(2, lambda comm: train(comm, 20))
     assert other[:2] == (straight, tau) and torch.equal(other[2]["w"], saved["w"])
     assert 0.02 < max(straight) < 0.16 and len(set(straight)) == 20
@@ -121,6 +115,48 @@ def test_on_two_ranks_and_resumed():
     half = run_threads(2, lambda comm: train(comm, 9))[0]
     rest, tau_resumed, ended = run_threads(2, lambda comm: train(comm, 20, copy.deepcopy(half[2]), start=9))[0]
     assert half[0] + rest == straight and tau_resumed == tau and torch.equal(ended["w"], saved["w"])
+    assert "keeps the factor" not in capsys.readouterr().out
+    one = run_threads(1, lambda comm: train(comm, 3))[0]
+    assert one[0] != straight[:3] and len(set(one[0])) == 3  # two parts of another size a step: another estimate
+
+
+class Positions(ht.Callback):
+    def __init__(self):
+        self.seen = []
+
+    def step_end(self, trainer, report):
+        self.seen.append((trainer.rule.tau, trainer.rule.gain, report.lr[0]))
+
+
+def fit(callbacks, comm=None, resume=None, epochs=3):
+    trainer = make_trainer(comm, callbacks=callbacks, lr_scaling="adascale", schedule=lambda step: 1.0 if step < 30 else 0.1)
+    trainer.fit(make_loader(trainer.comm, reference_batch=2, num_samples=64, global_batch=16, micro_batch=2), epochs=epochs, resume=resume)
+    return trainer
+
+
+def test_a_trainer_counts_steps_of_the_reference_run(tmp_path):
+    """3 epochs of 4 steps are 96 steps of the reference batch: training ends there, and the schedule falls at its 30th."""
+    positions = Positions()
+    trainer = fit([positions, ht.Checkpoint(tmp_path, every_steps=1), ht.Progress()])
+    assert trainer.rule.scale == 8 and trainer.rule.is_done(12) and trainer.rule.tau - trainer.rule.gain < 96
+    assert len(positions.seen) == trainer.step > 12  # a gain is at most 8
+    for tau, gain_, lr in positions.seen:
+        assert lr == pytest.approx(0.1 * gain_ * (1.0 if math.floor(tau - gain_ + 1e-9) < 30 else 0.1))
+    stopped, again = tmp_path / "stopped", Positions()
+    with pytest.raises(StopAt.Killed):
+        fit([StopAt(7), ht.Checkpoint(stopped, every_steps=1)])
+    killed_at = int(sorted(stopped.iterdir())[-1].name.rpartition("-")[2])
+    fit([again, ht.Checkpoint(stopped)], resume="auto")
+    assert again.seen == positions.seen[killed_at:]
+
+
+def test_a_callback_can_still_stop_it():
+    class Stop(ht.Callback):
+        def step_end(self, trainer, report):
+            if report.step == 5:
+                trainer.stop()
+
+    assert fit([Stop()]).step == 5
 
 
 def test_one_gradient_is_refused_and_overflow_changes_nothing():

@@ -23,8 +23,8 @@ MESSAGES_ONLY = pytest.mark.parametrize("way", ["messages"], indirect=True)
 @pytest.fixture(autouse=True, params=["messages", "shared", "small"])
 def way(request, monkeypatch):
     """Every test of this file runs all ways."""
-    if request.param != "messages":
-        monkeypatch.setattr("hvd_trainer.optim.choose_way.AUTO_ENGINES", {"threads"})
+    engines = set() if request.param == "messages" else {"threads", "mpi", "horovod", "torch"}
+    monkeypatch.setattr("hvd_trainer.optim.choose_way.AUTO_ENGINES", engines)
     if request.param == "shared":
         monkeypatch.setattr("hvd_trainer.optim.small_sums.MOST_BYTES", 0)
 

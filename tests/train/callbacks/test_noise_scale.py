@@ -8,13 +8,7 @@ import torch
 import hvd_trainer as ht
 from hvd_trainer.errors import ConfigError
 from tests.fake_comm import run_threads
-from tests.optim.norms_in_the_open import add_norms_observer
 from tests.train.small import StopAt, make_loader, make_trainer
-
-
-@pytest.fixture(autouse=True)
-def observed(monkeypatch):
-    monkeypatch.setattr(ht.DistributedOptimizer, "add_norms_observer", add_norms_observer, raising=False)
 
 
 def fit(comm=None, epochs=5, micro_batch=1, num_samples=64, global_batch=8, callbacks=(), every_steps=1, optimizer=None, **options):
