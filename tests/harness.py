@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.rank_start import MARK
+
 ROOT = Path(__file__).resolve().parent.parent
-MARK = "HVD_TRAINER_TEST_RUN"  # in the environment of every process of a run, so that leftovers are found in /proc
 LEFT_S = 3.0  # how long a process may outlive its launcher
 LAUNCHERS = ("alone", "mpirun", "horovodrun-gloo", "horovodrun-mpi", "torchrun")
 
@@ -50,15 +51,15 @@ class Result:
         assert self.code == 0, f"exit code {self.code}\n{self}"
         return self
 
-    def failed(self, *words: str, within_s: float = 60.0) -> Result:
-        """Fail unless the exit code is not 0, all `words` were printed, and it took `within_s` seconds at most.
+    def failed(self, *words: str) -> Result:
+        """Fail unless the exit code is not 0 and all `words` were printed.
 
-        The start is in that time, and two interpreters that import torch on a busy machine take 4 to 15 seconds.
+        How long it took is limited by `run_ranks`. A test that claims more measures from the fault on (as test_faults.py
+        does): two interpreters that import torch take 4 seconds, and a minute on a busy machine.
         """
         assert self.code != 0, f"exit code 0 where a failure was due\n{self}"
         for word in words:
             assert word in self.text, f"{word!r} was not printed\n{self}"
-        assert self.seconds <= within_s, f"{self.seconds:.1f} s, more than {within_s:g}\n{self}"
         return self
 
     def __str__(self) -> str:
