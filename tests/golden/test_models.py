@@ -3,10 +3,9 @@
 import pytest
 
 from hvd_trainer.comm.single import SingleCommunicator
-from tests.multi.model_table import COLUMNS, column
+from tests.golden.conftest import each_column, errors, read
+from tests.multi.model_table import COLUMNS
 from tests.multi.models import KINDS, difference, reference, train
-
-QUICK = ("mpi, 3",)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's Adagrad makes its own sparse tensors
@@ -15,7 +14,8 @@ def test_one_rank(kind):
     assert difference(train(kind, SingleCommunicator()), reference(kind, 1)) <= kind.tolerance
 
 
-@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in COLUMNS])
-def test_several_ranks(name, tmp_path):
-    found = column(name, tmp_path)
+@each_column([(launcher, num_ranks) for launcher, num_ranks, _ in COLUMNS.values()])
+def test_several_ranks(launcher, num_ranks, straight):
+    found = read(straight(launcher, num_ranks), "models")
+    assert not errors(found), errors(found)
     assert not {kind.name: found[kind.name] for kind in KINDS if not found[kind.name] <= kind.tolerance}

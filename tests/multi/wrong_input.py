@@ -1,18 +1,22 @@
-"""Program for several ranks that makes one mistake: python -m tests.multi.wrong_input MISTAKE FOLDER
+"""Program for several ranks that makes a user's mistakes.
 
-Writes the time of the last step before the mistake to FOLDER/begun.
+    python -m tests.multi.wrong_input MISTAKE FOLDER              makes one; FOLDER/begun is the time of the last step before it
+    python -m tests.multi.wrong_input each FOLDER MISTAKE ...     one after the other (`make_each`)
 """
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 
 import hvd_trainer as ht
+from hvd_trainer.comm import guard
 from tests.multi.cases import CASES, loss_function, make_data, make_model
 
 INIT = {
@@ -23,6 +27,9 @@ INIT = {
     "nccl without gpu": {"backend": "nccl"},
     "timeout of zero": {"timeout_s": 0},
 }
+
+# One rank raises and the others wait for it, so each of these ends its job.
+ALONE = ("loss raises on rank 1", "callback raises on rank 1", "data set raises at one index")
 
 
 def mark(folder):
@@ -131,8 +138,37 @@ def save_a_run(folder):
     train(SingleCommunicator(), case, steps=2, callbacks=[ht.Checkpoint(folder / "runs")])
 
 
+def make_each(mistakes, folder):
+    """Catch the errors; FOLDER/each.json has {mistake: [(message, seconds) of rank 0, of rank 1, ...]}.
+
+    After each mistake the ranks meet. Where one of them has an error and another waits for it, the job ends here.
+    """
+    before_the_start = {mistake: told(partial(ht.init, **INIT[mistake])) for mistake in mistakes if mistake in INIT}
+    torch.optim.SGD([torch.zeros(1)], lr=0.1)  # imports for seconds, which are none of the first mistake's
+    comm, found = ht.init(timeout_s=20), {}
+    for mistake in mistakes:
+        mine = before_the_start.get(mistake) or told(partial(main, comm, mistake, folder))
+        found[mistake] = comm.gather_objects(mine)
+        if comm.rank == 0:
+            (folder / "each.json").write_text(json.dumps(found))
+    comm.close()
+
+
+def told(function):
+    """What the guard would print of the error that `function` raises, and after how many seconds."""
+    begin, message = time.monotonic(), "no error"
+    try:
+        function()
+    except Exception as error:
+        message = guard.describe(error, *guard.place(), "start")
+    return message, time.monotonic() - begin
+
+
 if __name__ == "__main__":
     the_mistake, the_folder = sys.argv[1], Path(sys.argv[2])
-    if the_mistake in INIT:
-        mark(the_folder)
-    ht.run(lambda comm: main(comm, the_mistake, the_folder), **INIT.get(the_mistake, {}))
+    if the_mistake == "each":
+        make_each(sys.argv[3:], the_folder)
+    else:
+        if the_mistake in INIT:
+            mark(the_folder)
+        ht.run(lambda comm: main(comm, the_mistake, the_folder), **INIT.get(the_mistake, {}))
