@@ -1,12 +1,13 @@
 """Checks `hvd-trainer bench predict` on several hosts with slow links: fit on two, predict two, three and four, measure those.
 
-    python benchmarks/predict_hosts.py [--engine torch mpi] [--rate 1gbit 400mbit 200mbit] [--out benchmarks/records]
+    python benchmarks/predict_hosts.py [--engine torch mpi] [--rate 400mbit 200mbit 100mbit] [--nice -10] [--out benchmarks/records]
 
 The hosts are network namespaces of this machine (tests/cluster/hosts.sh: root, iproute2, openssh-server), their links
 shaped with tc's token bucket, as `tc qdisc add dev eth0 root tbf rate RATE burst 256kb latency 50ms`. They share the
 machine's cores, so the compute of a step is a sleep (predict_hosts_model.py); parameters, gradients, buckets and messages
 are real. The fit sees two hosts only: messages of the usual sweep and steps with micro-batches 8 and 32. It is compared
-with another launch on two hosts, and with three and four, at micro-batch 16.
+with other launches on two hosts, and with three and four, at micro-batch 16. Everything is measured in rounds, and the
+repetitions of all rounds are put together. `--nice` gives the ranks priority on a machine that is shared; its load is recorded.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +28,7 @@ from hvd_trainer.bench import record
 from hvd_trainer.bench.predict import Forecast
 from hvd_trainer.bench.predict_worker import Job, write_job
 from hvd_trainer.bench.workloads import Workload
-from hvd_trainer.cost.samples import ALLREDUCE, STEP, Measurements
+from hvd_trainer.cost.samples import ALLREDUCE, STEP, Measurements, merged
 
 ROOT = Path(__file__).resolve().parents[1]
 HOSTS_SH = ROOT / "tests/cluster/hosts.sh"
@@ -74,7 +76,7 @@ def environment():
     }  # fmt: skip
 
 
-def measure(hosts, num_hosts, engine, sizes, budget_s):
+def measure(hosts, num_hosts, engine, sizes, budget_s, nice):
     """One launch: one rank on each of the first hosts."""
     with tempfile.TemporaryDirectory(prefix="predict-hosts.") as folder:
         out, job = Path(folder, "found.json"), Path(folder, "job.json")
@@ -83,7 +85,10 @@ def measure(hosts, num_hosts, engine, sizes, budget_s):
         mpirun = Path(sys.executable).parent / "mpirun"
         where = ",".join(f"{host}:1" for host in hosts.names[:num_hosts])
         passed = [word for name in ("PYTHONPATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS") for word in ("-x", name)]
-        done = hosts.on("h1", [mpirun, *passed, "--host", where, "--bind-to", "none", sys.executable, "-m", "hvd_trainer.bench.predict_worker", job])
+        # Linux shares the cores among sessions first; nice counts only within one.
+        before = ["bash", "-c", 'echo "$0" >/proc/self/autogroup; exec nice -n "$0" "$@"', str(nice)] if nice else []
+        ranks = [*before, sys.executable, "-m", "hvd_trainer.bench.predict_worker", job]
+        done = hosts.on("h1", [mpirun, *passed, "--host", where, "--bind-to", "none", *ranks])
         if done.returncode or not out.exists():
             raise SystemExit(f"{num_hosts} hosts, {engine}: exit code {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
         return Measurements.read(out)
@@ -110,31 +115,39 @@ def compare(forecast, found, num_hosts):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engine", nargs="+", default=["torch", "mpi"], choices=sorted(BUCKET_BYTES))
-    parser.add_argument("--rate", nargs="+", default=["1gbit", "400mbit", "200mbit"])
+    parser.add_argument("--rate", nargs="+", default=["400mbit", "200mbit", "100mbit"])
     parser.add_argument("--hosts", nargs="+", type=int, default=[2, 3, 4])
     parser.add_argument("--budget", type=float, default=4.0, help="seconds of measuring in each launch")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--nice", type=int, default=0, help="of the ranks")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/records")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the hosts go away too
     head = record.head("predict-hosts", shlex.join(["python", "benchmarks/predict_hosts.py", *sys.argv[1:]]), {k: v for k, v in vars(given).items() if k != "out"}, {})
-    results, samples, loads = [], {}, []
+    launches, loads = {}, []
     with Hosts(HOSTS) as hosts:
-        for rate in given.rate:  # in turns: what disturbs the machine for minutes must not hit one engine alone
-            hosts.shape(rate)
-            for engine in given.engine:
-                fitted = measure(hosts, 2, engine, FIT, given.budget)
-                forecast = Forecast(fitted)
-                kept = samples.setdefault(f"{rate} {engine}", {"fit": json.loads(fitted.as_json())})
-                for num_hosts in given.hosts:
-                    found = measure(hosts, num_hosts, engine, CHECK, given.budget)
-                    kept[f"check {num_hosts}"] = json.loads(found.as_json())
-                    loads.append(os.getloadavg()[0])
-                    for row in compare(forecast, found, num_hosts):
-                        results.append({"rate": rate, "engine": engine, **row, "load": round(loads[-1], 1)})
-                        print("{rate:>8} {engine:>6} {hosts} hosts  {what:22} predicted {predicted_ms:8.1f} ms  measured {measured_ms:8.1f} ms  {error:+.1%}  load {load}".format(**results[-1]), flush=True)
-                kept["fits"] = forecast.as_dict()
+        # In rounds over everything: what disturbs the machine for a minute must not hit all launches of one row.
+        for number in range(given.rounds):
+            for rate in given.rate:
+                hosts.shape(rate)
+                for engine in given.engine:
+                    for what, num_hosts, sizes in [("fit", 2, FIT), *((f"check {n}", n, CHECK) for n in given.hosts)]:
+                        found = measure(hosts, num_hosts, engine, sizes, given.budget, given.nice)
+                        launches.setdefault((rate, engine), {}).setdefault(what, []).append(found)
+                        loads.append(round(os.getloadavg()[0], 1))
+            print(f"round {number + 1} of {given.rounds}, load {min(loads)} to {max(loads)}", flush=True)
+    results, samples = [], {}
+    for (rate, engine), parts in launches.items():
+        forecast = Forecast(merged(parts["fit"]))
+        for num_hosts in given.hosts:
+            for row in compare(forecast, merged(parts[f"check {num_hosts}"]), num_hosts):
+                results.append({"rate": rate, "engine": engine, **row})
+                print("{rate:>8} {engine:>6} {hosts} hosts  {what:22} predicted {predicted_ms:8.1f} ms  measured {measured_ms:8.1f} ms  {error:+.1%}".format(**results[-1]))
+        kept = {what: [json.loads(found.as_json()) for found in several] for what, several in parts.items()}
+        samples[f"{rate} {engine}"] = {"fits": forecast.as_dict(), **kept}
     worst = max(results, key=lambda row: abs(row["error"]))
     print(f"worst {worst['error']:+.1%}: {worst['rate']} {worst['engine']} {worst['hosts']} hosts {worst['what']}; load {min(loads):.1f} to {max(loads):.1f}")
-    path = record.write(given.out, {**head, "bar": BAR, "worst_error": worst["error"], "result": {"rows": results}, "samples": samples})
+    path = record.write(given.out, {**head, "bar": BAR, "loads": loads, "worst_error": worst["error"], "result": {"rows": results}, "samples": samples})
     path.write_text(path.read_text().replace(f"{ROOT}/", ""))
     print(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     return 0 if abs(worst["error"]) <= BAR else 1

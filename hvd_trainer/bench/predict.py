@@ -76,7 +76,7 @@ class Forecast:
         talking = [s for s in measurements.steps if s.kind == STEP and s.nodes * s.ranks_per_node > 1]
         for several in (ONE_NODE, MORE_NODES):
             here = [s for s in talking if (s.nodes > 1) == several]
-            self.steps[several] = fit_step.fit_overlap(self.local, here, self._sync_s, num_draws)
+            self.steps[several] = fit_step.fit_overlap(self.local, here, self._sync_s, num_draws, same_messages=several)
         if not any(s.nodes > 1 for s in talking):  # nothing better is known of steps over several nodes
             self.steps[MORE_NODES] = self.steps[ONE_NODE]
         self.places = {(s.nodes, s.ranks_per_node) for s in (*measurements.messages, *talking)}

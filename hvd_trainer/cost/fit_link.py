@@ -27,7 +27,7 @@ BAD_FIT, MUCH_BETTER = 0.10, 0.5
 # travels in halves and quarters.
 BORDER_BYTES = 128 * 1024
 # How fast a measurement loses weight with its distance from the sizes to be predicted.
-OCTAVES, LEAST_WEIGHT, TARGET_WEIGHT = 1.5, 0.03, 3.0
+OCTAVES, LEAST_WEIGHT = 1.5, 0.03
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def fit_links(
         fuse_bytes: see `LinkModel`.
         num_draws: refits for the uncertainty.
         target: sizes of the messages that will be predicted: measurements near them count more, for no network is a
-            straight line from 1 KB to 1 GB, and those of just these most; none: all count the same.
+            straight line from 1 KB to 1 GB; none: all count the same.
 
     Raises:
         ConfigError: no sample of more than one rank.
@@ -149,10 +149,7 @@ def _best(
 ) -> tuple[LinkModel, list[LinkModel], float]:
     """(model, draws, scatter) with the usual algorithm, or with another one that fits much better."""
     target_bytes = typical_bytes(fused(target, fuse_bytes)) if target else 0.0
-    weights = [
-        TARGET_WEIGHT if sample.sizes == tuple(target) else relevance(_mean_size(sample, fuse_bytes), target_bytes)
-        for sample in samples
-    ]
+    weights = [relevance(_mean_size(sample, fuse_bytes), target_bytes) for sample in samples]
     best = _fit(samples, weights, policy or policy_of(backend), fuse_bytes, num_draws)
     members = {sample.nodes * sample.ranks_per_node for sample in samples if sample.kind == ALLREDUCE}
     if policy is None and len(members) > 1 and best[0].scatter > BAD_FIT:
@@ -204,7 +201,7 @@ def _fit(samples: Sequence[MessageSample], weights: Sequence[float], policy: Pol
             parts[2:] = alpha, beta, beta * theta[-1]
         return table @ parts
 
-    return robust.fit(predict, [sample.typical_s for sample in samples], priors, num_draws, weights=weights), model_of
+    return robust.fit(predict, [sample.undisturbed_s for sample in samples], priors, num_draws, weights=weights), model_of
 
 
 def _seconds(model: LinkModel, sample: MessageSample) -> float:

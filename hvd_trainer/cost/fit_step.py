@@ -18,7 +18,9 @@ SECONDS = (math.log(1e-8), math.log(1e4))
 # A knee costs two parameters: it must take away this share of the cost, and have sizes on both sides.
 KNEE_GAIN, KNEE_SIZES = 0.5, 5
 GAMMA = Prior(1.0, 1.0, 1.0, 10.0)
-SYNC_FACTOR = Prior(0.0, 0.3, math.log(0.2), math.log(5.0))  # its logarithm
+# Its logarithm. Over several nodes a step sends just the messages that were measured alone; within a node it may go another way.
+SYNC_FACTOR = Prior(0.0, 0.3, math.log(0.2), math.log(5.0))
+SAME_MESSAGES = Prior(0.0, 0.05, math.log(0.2), math.log(5.0))
 Sync = Callable[[int, int], float]
 
 
@@ -126,7 +128,9 @@ def _local(theta: np.ndarray, knee: float) -> StepTime:
     return StepTime(Compute(float(fixed_s), float(sample_s), knee, beyond_s), float(update_s))
 
 
-def fit_overlap(local: FittedStep, samples: Sequence[StepSample], sync_s: Sync, num_draws: int = 60) -> FittedStep:
+def fit_overlap(
+    local: FittedStep, samples: Sequence[StepSample], sync_s: Sync, num_draws: int = 60, same_messages: bool = False
+) -> FittedStep:
     """What steps with communication add to `local`: overlap, and messages that cost more or less within a step.
 
     Args:
@@ -134,6 +138,7 @@ def fit_overlap(local: FittedStep, samples: Sequence[StepSample], sync_s: Sync, 
         samples: of kind STEP with more than one rank; none: one after the other, as if measured alone.
         sync_s: `(nodes, ranks_per_node) -> seconds` of the messages of a step, from the link model.
         num_draws: refits for the uncertainty.
+        same_messages: a step is known to send just those messages, so that their time within it is looked for nearby.
 
     Example:
         >>> from hvd_trainer.cost.samples import StepSample
@@ -159,7 +164,7 @@ def fit_overlap(local: FittedStep, samples: Sequence[StepSample], sync_s: Sync, 
         model = model_of(theta, local.model)
         return np.array([model.seconds(s.micro_batch, s.accumulation, sync) for s, sync in zip(samples, alone_s)])
 
-    found = robust.fit(predict, typical, [update, GAMMA, SYNC_FACTOR], num_draws)
+    found = robust.fit(predict, typical, [update, GAMMA, SAME_MESSAGES if same_messages else SYNC_FACTOR], num_draws)
     bases = local.draws or (local.model,)
     draws = tuple(model_of(draw, bases[number % len(bases)]) for number, draw in enumerate(found.draws))
     sizes = [sample.micro_batch for sample in samples]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,18 @@ class MessageSample:
 
     @property
     def typical_s(self) -> float:
-        """The median."""
+        """The median: what somebody would see."""
         return statistics.median(self.seconds)
+
+    @property
+    def undisturbed_s(self) -> float:
+        """The lower quartile, for fits: what else runs on the machine only ever makes a message slower.
+
+        Example:
+            >>> MessageSample("allreduce", (8,), 1, 2, (1.5, 1.0, 1.4, 1.1, 1.6)).undisturbed_s
+            1.1
+        """
+        return sorted(self.seconds)[(len(self.seconds) - 1) // 4]
 
 
 @dataclass(frozen=True)
@@ -145,7 +155,7 @@ class Measurements:
 
 
 def merged(parts: Sequence[Measurements]) -> Measurements:
-    """Several launches as one: more nodes, more ranks.
+    """Several launches as one: more nodes, more ranks, or the same again: then the repetitions are put together.
 
     Args:
         parts: of one model; of one engine, but for those of a single rank, which has no use for any.
@@ -177,7 +187,17 @@ def merged(parts: Sequence[Measurements]) -> Measurements:
         first.engine,
         first.backend,
         first.buckets,
-        tuple(sample for part in parts for sample in part.messages),
-        tuple(sample for part in parts for sample in part.steps),
+        _pooled(sample for part in parts for sample in part.messages),
+        _pooled(sample for part in parts for sample in part.steps),
         tuple(line for part in parts for line in part.about),
     )
+
+
+def _pooled(samples: Iterable[Any]) -> tuple[Any, ...]:
+    """One sample for each thing that was timed, with the repetitions of all launches."""
+    found: dict[Any, Any] = {}
+    for sample in samples:
+        key = replace(sample, seconds=(1.0,))
+        before = found.get(key)
+        found[key] = sample if before is None else replace(before, seconds=before.seconds + sample.seconds)
+    return tuple(found.values())

@@ -48,3 +48,11 @@ def test_several_launches_are_put_together():
         merged([one(), one(engine="torch")])
     with pytest.raises(ConfigError, match="--from-json"):
         merged([])
+
+
+def test_repetitions_of_the_same_thing_are_pooled():
+    def launch(seconds):
+        return one(messages=(MessageSample("allreduce", (8,), 1, 2, seconds), MessageSample("allreduce", (8, 8), 1, 2, (3.0,))))
+
+    both = merged([launch((1.0, 2.0)), launch((4.0,))])
+    assert [(s.sizes, s.seconds) for s in both.messages] == [((8,), (1.0, 2.0, 4.0)), ((8, 8), (3.0, 3.0))]
