@@ -12,8 +12,8 @@ import torch
 DTYPES = (torch.float16, torch.bfloat16)
 WIRES = ("auto", "wide", "narrow")
 
-# Over several nodes narrow was faster from these sizes on, in bytes of the tensor; on one node it never was by enough to
-# matter (docs/decisions/0022-halves-on-the-wire.md). Horovod begins each of the two rounds with its next cycle.
+# Over several nodes narrow was faster from these sizes on, in bytes of the tensor; on one node it was slower or no faster
+# (docs/decisions/0022-halves-on-the-wire.md). Horovod begins each of the two rounds with its next cycle.
 NARROW_BYTES = {"mpi": 0, "torch": 512 * 1024, "horovod": 2 * 1024 * 1024}
 NARROW_SHARE_BYTES = 8 * 1024  # a rank sends one message to each other rank: a small one costs as much as its latency
 
