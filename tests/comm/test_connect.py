@@ -57,6 +57,13 @@ def test_timeout_refused(value: object) -> None:
         connect.init(timeout_s=value)
 
 
+@pytest.mark.parametrize(("name", "value"), [("TIMEOUT_S", "-1"), ("CHECKED", "yes"), ("BACKEND", "mpl"), ("ENGINE", "mpl")])
+def test_variables_are_refused_as_arguments_are(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"HVD_TRAINER_{name}", value)
+    with pytest.raises(ConfigError, match=f"(?s){value}.*allowed"):
+        connect.init()
+
+
 def test_timeout_accepted() -> None:
     assert connect.check_timeout("2.5", "HVD_TRAINER_TIMEOUT_S") == 2.5 and connect.check_timeout(3, "") == 3.0
 
