@@ -8,15 +8,16 @@ from hvd_trainer.data.loader import Loader
 from hvd_trainer.plan import BatchPlan
 from tests.data.augmented import Augmented
 from tests.harness import run_ranks
+from tests.rank_start import NO_COMPILER
 
 
 @pytest.mark.parametrize(
     "launcher",
-    [pytest.param("mpirun", marks=pytest.mark.mpi), pytest.param("horovodrun-gloo", marks=pytest.mark.horovod)],
+    [pytest.param("mpirun", marks=pytest.mark.mpi), pytest.param("horovodrun-gloo", marks=[pytest.mark.horovod, pytest.mark.slow])],
 )
 def test_the_samples_of_one_rank_without_workers(launcher, tmp_path):
     out = tmp_path / "drawn.pt"
-    run_ranks(launcher, 2, ["-m", "tests.multi.data_workers", "same", out], timeout_s=150).ok()
+    run_ranks(launcher, 2, ["-m", "tests.multi.data_workers", "same", out], timeout_s=150, env=NO_COMPILER).ok()
     loader = Loader(Augmented(), BatchPlan(8, 1), SingleCommunicator(), seed=2)
     alone = [sample for epoch in range(2) for step in loader.epoch(epoch) for micro in step for sample in micro.data.tolist()]
     assert torch.load(out) == sorted(alone)

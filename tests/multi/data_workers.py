@@ -24,12 +24,10 @@ def loss_fn(model, batch):
     return ht.Weighted((model(batch.float() / 30) - 1).square().sum(), len(batch))
 
 
-def train(comm, num_workers, folder, stops):
-    plan = ht.BatchPlan(8, comm.size, reference_batch=8, micro_batch=3)
+def train(comm, loader, folder, stops):
     for steps in stops:
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
-        loader = ht.Loader(Augmented(), plan, comm, seed=2, num_workers=num_workers)
         trainer = ht.Trainer(
             comm, model, torch.optim.SGD(model.parameters(), lr=0.01), loss_fn, callbacks=[ht.Checkpoint(folder)]
         )
@@ -50,21 +48,22 @@ def shards_of_unequal_length(comm):
 
 def main(comm):
     if sys.argv[1] == "die":
-        loader = ht.Loader(Slow(), ht.BatchPlan(8, comm.size), comm, shuffle=False, num_workers=2)
+        loader = ht.Loader(Slow(), ht.BatchPlan(8, comm.size), comm, shuffle=False, num_workers=1, prefetch=4)
         for step in loader.epoch(0):
             list(step)
             if comm.rank == 1:
                 os._exit(3)
             comm.barrier("step")
-    drawn = {}
-    for num_workers in (0, 1):
-        loader = ht.Loader(Augmented(), ht.BatchPlan(8, comm.size, micro_batch=3), comm, seed=2, num_workers=num_workers)
+    plan = ht.BatchPlan(8, comm.size, reference_batch=8, micro_batch=3)
+    loaders = [ht.Loader(Augmented(), plan, comm, seed=2, num_workers=number) for number in (0, 1)]
+    drawn = []
+    for loader in loaders:
         batches = [micro.data for epoch in range(2) for step in loader.epoch(epoch) for micro in step]
-        drawn[num_workers] = [sample for batch in batches for sample in batch.tolist()]
+        drawn.append([sample for batch in batches for sample in batch.tolist()])
     assert drawn[0] == drawn[1]
     folder = sys.argv[2] + ".runs"
-    straight = train(comm, 0, f"{folder}/straight", [7])
-    stopped = train(comm, 1, f"{folder}/stopped", [2, 7])  # an epoch has 4 steps
+    straight = train(comm, loaders[0], f"{folder}/straight", [7])
+    stopped = train(comm, loaders[1], f"{folder}/stopped", [2, 7])  # an epoch has 4 steps; the workers go on where it was left
     assert all(map(torch.equal, straight, stopped))
     shards_of_unequal_length(comm)
     everything = sum(comm.gather_objects(drawn[0]), [])
