@@ -19,12 +19,15 @@ SCRIPT = """
 import os, sys, time
 rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK", "?"))
 print("rank", rank, "arguments", sys.argv[1:], flush=True)
-if sys.argv[1] == "exit" and rank == "1":
-    sys.exit(7)
+if sys.argv[1] == "exit":
+    said = [os.path.join(os.path.dirname(__file__), "said" + name) for name in "01"]
+    open(said[int(rank)], "w").close()
+    while not all(map(os.path.exists, said)):
+        time.sleep(0.01)
+    sys.exit(7 if rank == "1" else 0)
 if sys.argv[1] == "wait":
     time.sleep(60)
 """
-MPIRUN = pytest.param("mpirun", marks=pytest.mark.mpi)
 
 
 @pytest.fixture
@@ -38,21 +41,16 @@ def launch(*words):
     return run_ranks("alone", 1, ["-m", "hvd_trainer", "launch", *words], timeout_s=60)
 
 
-@pytest.mark.parametrize("launcher", [MPIRUN, "torchrun"])
-def test_each_line_has_its_rank(launcher, script):
+@pytest.mark.parametrize(("launcher", "code"), [pytest.param("mpirun", 7, marks=pytest.mark.mpi), ("torchrun", 1)])
+def test_each_line_has_its_rank_and_the_exit_code_is_passed_on(launcher, code, script):
     if launcher == "mpirun":
         need("mpi", "mpirun", environment())
-    result = launch("-np", "2", "--with", launcher, script, "go", "--dry-run", "a b").ok()
-    arguments = "['go', '--dry-run', 'a b']"
-    assert sorted(result.stdout.splitlines()) == [f"[{r}] rank {r} arguments {arguments}" for r in (0, 1)], str(result)
+    result = launch("-np", "2", "--with", launcher, script, "exit", "--dry-run", "a b")
+    arguments = "['exit', '--dry-run', 'a b']"
+    said = [line for line in result.stdout.splitlines() if "arguments" in line]
+    assert sorted(said) == [f"[{r}] rank {r} arguments {arguments}" for r in (0, 1)], str(result)
     assert f"{sys.executable} " in result.stderr and "'a b'" in result.stderr, str(result)
-
-
-@pytest.mark.parametrize("launcher, code", [pytest.param("mpirun", 7, marks=pytest.mark.mpi), ("torchrun", 1)])
-def test_exit_code(launcher, code, script):
-    if launcher == "mpirun":
-        need("mpi", "mpirun", environment())
-    assert launch("-np", "2", "--with", launcher, script, "exit").code == code
+    assert result.code == code, str(result)
 
 
 @pytest.mark.mpi
