@@ -11,7 +11,7 @@ import pytest
 import hvd_trainer as ht
 from tests import fake_comm
 
-FILES = ["tests/optim/test_distributed.py", "tests/optim/test_reducer.py", "tests/optim/test_replicas.py"]
+FILES = ["tests/optim/test_distributed.py", "tests/optim/test_reducer.py", "tests/optim/test_replicas.py", "tests/optim/test_norms_tap.py"]
 
 
 def main(comm):
