@@ -41,6 +41,9 @@ ELEMENTWISE = (
 )
 SAME_SIZE_INT = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 MOST_SAMPLES = 32  # parameters looked at before an update
+# Who holds a parameter's memory, by the parameter's id: not an attribute of it, which torch.save and deepcopy would follow. A
+# holder keeps its parameters alive, so no other object can have the id meanwhile.
+_holders: weakref.WeakValueDictionary[int, FlatUpdate] = weakref.WeakValueDictionary()
 STRIDE = 7_919  # a prime: the places that are looked at go through all of a parameter
 
 
@@ -99,7 +102,7 @@ class FlatUpdate:
         self._wait_for_all()
         for view, param in zip(self._views, reducer.params):
             param.data = view
-            param._hvd_trainer_flat = self
+            _holders[id(param)] = self
         self._pointers = [view.data_ptr() for view in self._views]
         # What this rank updates: pieces of the flat parameters, with the means of their gradients.
         self._pieces: list[list[torch.nn.Parameter]] = []
@@ -174,7 +177,8 @@ class FlatUpdate:
             for param, pointer in zip(self._reducer.params, self._pointers):
                 if param.data_ptr() == pointer:
                     param.data = param.detach().clone(memory_format=torch.preserve_format)
-                param.__dict__.pop("_hvd_trainer_flat", None)
+                if _holders.get(id(param)) is self:
+                    del _holders[id(param)]
                 state = self._optimizer.state.get(param, {})
                 for key, value in state.items():
                     if isinstance(value, torch.Tensor):
@@ -379,7 +383,7 @@ def refusal_while_running(optimizer: torch.optim.Optimizer) -> str:
 
 def take_over(param: torch.nn.Parameter) -> None:
     """Where another optimizer holds this parameter's memory, it gives all of its own back first."""
-    other = getattr(param, "_hvd_trainer_flat", None)
+    other = _holders.get(id(param))
     if other is not None:
         other.give_back()
 

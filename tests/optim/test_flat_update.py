@@ -361,6 +361,23 @@ def test_released_parameters_may_be_written_and_are_taken_again_by_the_next_step
         torch.testing.assert_close(params, [p.detach() for p in expected], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("options", [SHARDS, FLAT], ids=["shards", "flat"])
+def test_parameters_can_be_copied_and_saved_while_they_are_held(options, tmp_path):
+    def rank_main(comm):
+        params = make_model()
+        opt = wrap(torch.optim.SGD(params, lr=0.1, momentum=0.9), comm, **options)
+        train(params, opt, comm, 1)
+        copied = copy.deepcopy(torch.nn.ParameterList(params))
+        torch.save(params, tmp_path / f"{comm.rank}.pt")
+        loaded = torch.load(tmp_path / f"{comm.rank}.pt", weights_only=False)
+        values = [p.detach().clone() for p in params]
+        comm.barrier()
+        train(params, opt, comm, 1, first=1)
+        return all(torch.equal(a, v) and torch.equal(b, v) for a, b, v in zip(copied, loaded, values))
+
+    assert run_threads(2, rank_main) == [True, True]
+
+
 def test_samples_find_a_change_sooner_or_later():
     memory = torch.zeros(1000, dtype=torch.int32)
     samples = flat_update._Samples([(memoryview(memory.numpy()), 1000)])
