@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 
@@ -28,7 +30,13 @@ class GradScaler(torch.amp.GradScaler):
         """What gradients are multiplied by now."""
         return float(self.scale(torch.ones((), device=device)))  # `scale` also makes the scaler's state on first use
 
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """As torch's; also on a rank that had no data yet, whose scale was never asked for."""
+        self.factor(optimizer.comm.device)
+        return super().step(optimizer, *args, **kwargs)
+
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Average the gradients over the ranks, then divide the scale out, in place."""
+        self.factor(optimizer.comm.device)
         optimizer.synchronize()
         super().unscale_(optimizer)
