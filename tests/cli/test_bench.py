@@ -123,7 +123,7 @@ def test_a_real_measurement(tmp_path):
     assert "26,122 parameters" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.horovod
 def test_every_column_for_real(tmp_path):
     words = ["-m", "hvd_trainer", "bench", "step", "--workload", "mlp", "--steps", "16", "--rounds", "1"]
@@ -133,7 +133,7 @@ def test_every_column_for_real(tmp_path):
     assert all(row["peak_pss_bytes"] > 2**26 for row in record["result"]["mlp"].values())
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.horovod
 def test_every_engine_sums_for_real(tmp_path):
     words = ["-m", "hvd_trainer", "bench", "allreduce", "--max-bytes", "65536", "--rounds", "1"]
