@@ -1,7 +1,6 @@
 """The examples do what they say, under every launcher, with the same result."""
 
 import ast
-import json
 import re
 import subprocess
 from functools import cache
@@ -9,28 +8,32 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples.start import read, run_example, run_here
 from tests.harness import ROOT, environment, need, run_ranks
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LONGEST = 80  # lines, with the docstring
 KEYS = {"test_accuracy", "ranks", "samples_per_s", "lr_peak"}
-RUNS = [("digits.py", name) for name in ("alone", "mpirun", "horovodrun-gloo")] + [
-    ("own_loop.py", name) for name in ("alone", "mpirun")
-]
 
 
 @cache
 def alone(name, folder):
     """The result of one process: what every other run is compared with."""
-    return run(name, "alone", 1, Path(folder) / "alone.json")
+    return run(name, "alone", Path(folder) / "alone.json")
 
 
-def run(name, launcher, num_ranks, file):
-    extra = ["--set", f"checkpoints={file.with_suffix('')}"] if name == "digits.py" else []
-    # One thread: on busy cores a small layer's second thread is waited for longer than it computes.
-    env = {"OMP_NUM_THREADS": "1"}
-    run_ranks(launcher, num_ranks, [ROOT / "examples" / name, "--json", file, *extra], timeout_s=120, env=env).ok()
-    return json.loads(file.read_text())
+def run(name, launcher, file):
+    settings = {"checkpoints": file.with_suffix("")} if name == "digits.py" else {}
+    if name == "own_loop.py" and launcher == "alone":
+        return run_here(name, file)[1]
+    return run_example(name, launcher, 1 if launcher == "alone" else 2, file, **settings)[1]
+
+
+def check(result, name, folder):
+    """Good, and as on one process."""
+    assert result["test_accuracy"] >= 0.97
+    assert round(result["test_accuracy"], 3) == round(alone(name, folder)["test_accuracy"], 3)
+    assert result["lr_peak"] == pytest.approx(0.2)  # 0.1 for a batch of 32, and a global batch of 64
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +41,18 @@ def folder(tmp_path_factory):
     return str(tmp_path_factory.mktemp("examples"))
 
 
-@pytest.mark.parametrize(("name", "launcher"), RUNS)
+@pytest.mark.parametrize(
+    ("name", "launcher"),
+    [
+        ("digits.py", "alone"),
+        pytest.param("digits.py", "mpirun", marks=pytest.mark.slow),  # as horovodrun below, and the README's script
+        ("own_loop.py", "alone"),
+        ("own_loop.py", "mpirun"),
+    ],
+)
 def test_result_is_good_and_the_same_under_every_launcher(name, launcher, folder, tmp_path):
-    num_ranks = 1 if launcher == "alone" else 2
-    result = alone(name, folder) if launcher == "alone" else run(name, launcher, num_ranks, tmp_path / "result.json")
-    assert result.keys() >= KEYS
-    assert result["ranks"] == num_ranks
-    assert result["test_accuracy"] >= 0.97
-    assert round(result["test_accuracy"], 3) == round(alone(name, folder)["test_accuracy"], 3)
-    assert result["lr_peak"] == pytest.approx(0.2)  # 0.1 for a batch of 32, and a global batch of 64
-    assert result["samples_per_s"] > 0
+    result = alone(name, folder) if launcher == "alone" else run(name, launcher, tmp_path / "result.json")
+    check(result, name, folder)
 
 
 def test_digits_as_people_type_it(folder, tmp_path):
@@ -59,11 +64,10 @@ def test_digits_as_people_type_it(folder, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "batch         64 = 2 ranks x 32" in done.stdout
     assert list((tmp_path / "runs" / "digits").glob("step-*"))
-    result = json.loads(file.read_text())
-    assert result["ranks"] == 2
-    assert round(result["test_accuracy"], 3) == round(alone("digits.py", folder)["test_accuracy"], 3)
+    check(read(file, 2), "digits.py", folder)
 
 
+@pytest.mark.slow  # tests/comm/test_faults.py has the same with a program of ten lines
 def test_own_loop_ends_the_whole_job_when_one_rank_raises(tmp_path):
     """The guard that `ht.init` installs is enough; there is no `ht.run` around a loop of one's own."""
     text = (ROOT / "examples/own_loop.py").read_text()

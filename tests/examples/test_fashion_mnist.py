@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.examples.start import run_example
-from tests.harness import ROOT, run_ranks
+from hvd_trainer.errors import HvdTrainerError
+from tests.examples.conftest import SQUARES, write_idx
+from tests.examples.start import run_example, run_here
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 
@@ -18,41 +19,18 @@ def need_debian():
         pytest.skip("apt-get install dataset-fashion-mnist")
 
 
-def write_idx(path, values):
-    shape = b"".join(size.to_bytes(4, "big") for size in values.shape)
-    data = bytes([0, 0, 8, values.dim()]) + shape + values.numpy().tobytes()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Bright squares in one of ten places; one file of each kind packed. 159: the last batch is small and odd."""
-    labels = torch.arange(159, dtype=torch.uint8) % 10
-    images = torch.randint(0, 100, (159, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    for image, label in zip(images, labels.tolist()):
-        image[14 * (label % 2) : 14 * (label % 2) + 14, 5 * (label // 2) : 5 * (label // 2) + 5] += 150
-    for name in ("train", "t10k"):
-        write_idx(tmp_path / f"{name}-images-idx3-ubyte.gz", images)
-        write_idx(tmp_path / f"{name}-labels-idx1-ubyte", labels)
-    return tmp_path
-
-
-def compare_curves(folder, tmp_path, **settings):
-    """Run on 1 and on 2 ranks with SyncBatchNorm, print both curves side by side, and return both results."""
-    settings = {"sync_batchnorm": True, **settings}
-    alone, together = (
-        run_example("fashion_mnist.py", launcher, n, tmp_path / f"{n}.json", "--data", folder, **settings)[1]
-        for launcher, n in (("alone", 1), ("mpirun", 2))
-    )
+def side_by_side(alone, together):
+    """Print both curves."""
     print("epoch   loss on 1 rank      on 2 ranks")
     for epoch, losses in enumerate(zip(alone["curve"], together["curve"]), 1):
         print(f"{epoch:5}   {losses[0]:14.10f}   {losses[1]:13.10f}")
-    return alone, together
 
 
-def test_one_curve_with_sync_batchnorm(folder, tmp_path):
+def test_one_curve_with_sync_batchnorm(on_two_ranks, squares, tmp_path):
     """The same losses on 1 and 2 ranks. (Without sync_batchnorm they differ by more than 1e-3.)"""
-    alone, together = compare_curves(folder, tmp_path, global_batch=32, epochs=6)
+    _, alone = run_here("fashion_mnist.py", tmp_path / "1.json", "--data", squares, **SQUARES)
+    together = on_two_ranks("fashion_mnist").result
+    side_by_side(alone, together)
     assert together["curve"] == pytest.approx(alone["curve"], abs=1e-5)
     assert together["test_accuracy"] == pytest.approx(alone["test_accuracy"], abs=0.01)
     assert together["test_accuracy"] > 0.9
@@ -72,16 +50,18 @@ def test_one_curve_on_the_real_images(tmp_path):
             data = bytearray(gzip.decompress((DEBIAN / f"{name}-{kind}-ubyte.gz").read_bytes()))
             values = torch.frombuffer(data, dtype=torch.uint8, offset=begin, count=math.prod(shape)).view(shape)
             write_idx(tmp_path / f"{name}-{kind}-ubyte", values)
-    alone, together = compare_curves(tmp_path, tmp_path, float64=True, global_batch=100, epochs=4)
+    settings = {"float64": True, "global_batch": 100, "epochs": 4, "sync_batchnorm": True}
+    _, alone = run_here("fashion_mnist.py", tmp_path / "1.json", "--data", tmp_path, **settings)
+    _, together = run_example("fashion_mnist.py", "mpirun", 2, tmp_path / "2.json", "--data", tmp_path, **settings)
+    side_by_side(alone, together)
     assert together["curve"] == pytest.approx(alone["curve"], abs=1e-10)
     assert together["test_accuracy"] == alone["test_accuracy"]
 
 
-def test_missing_data_is_one_message_with_the_command(tmp_path):
-    command = [ROOT / "examples/fashion_mnist.py", "--data", tmp_path / "none"]
-    result = run_ranks("mpirun", 2, command, timeout_s=120).failed("apt-get install dataset-fashion-mnist", "--data FOLDER")
-    assert result.text.count("apt-get") == 1
-    assert "Traceback" not in result.text
+def test_missing_data_is_an_error_with_the_command(tmp_path):
+    """Of ours, so that the guard shows it once for all ranks and without a traceback."""
+    with pytest.raises(HvdTrainerError, match="(?s)apt-get install dataset-fashion-mnist.*--data FOLDER"):
+        run_here("fashion_mnist.py", tmp_path / "1.json", "--data", tmp_path / "none")
 
 
 @pytest.mark.proof

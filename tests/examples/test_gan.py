@@ -1,6 +1,5 @@
 """gan.py: two optimizers in one loop; the models of 2 ranks are those of plain torch, and each backward sends its own gradients."""
 
-import json
 import math
 
 import pytest
@@ -8,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn.functional import softplus
 
-from tests.examples.start import run_example
-from tests.harness import run_ranks
+from tests.examples.conftest import RING
+from tests.examples.start import run_example, run_here
 
 
 def plain_torch(global_batch, steps, lr):
@@ -40,28 +39,26 @@ def plain_torch(global_batch, steps, lr):
     return [*generator.parameters(), *discriminator.parameters()]
 
 
-def test_models_of_two_ranks_are_those_of_plain_torch(tmp_path):
-    run_ranks("mpirun", 2, ["-m", "tests.examples.gan_models", tmp_path], timeout_s=120).ok()
-    found = torch.load(tmp_path / "2.pt")
+def test_models_of_two_ranks_are_those_of_plain_torch(on_two_ranks):
+    found = on_two_ranks("gan")
     torch.set_default_dtype(torch.float64)
     try:
-        expected = plain_torch(global_batch=33, steps=30, lr=1e-3)
+        expected = plain_torch(**RING, lr=1e-3)
     finally:
         torch.set_default_dtype(torch.float32)
-    assert len(found) == 12
-    assert max((a - b).abs().max().item() for a, b in zip(found, expected)) <= 1e-10
+    assert len(found.models) == 12
+    assert max((a - b).abs().max().item() for a, b in zip(found.models, expected)) <= 1e-10
 
     # One bucket a model: the discriminator's, then the generator's, and so on; nothing of the one in the other's step.
-    for rank in (0, 1):
-        sent = json.loads((tmp_path / f"sent-2-{rank}.json").read_text())
+    for sent in found.sent:
         buckets = [name for name in sent if "bucket" in name]
         assert buckets == [buckets[0], buckets[1]] * 30
         assert buckets[0] != buckets[1]
 
 
-def test_starts_under_horovodrun(tmp_path):
-    _, result = run_example("gan.py", "horovodrun-gloo", 2, tmp_path / "result.json", steps=20)
-    assert result["lr_peak"] == pytest.approx(1e-3)
+def test_the_rate_grows_with_the_root_of_the_batch(tmp_path, on_two_ranks):
+    assert run_here("gan.py", tmp_path / "1.json", steps=3)[1]["lr_peak"] == pytest.approx(1e-3)
+    assert on_two_ranks("gan").result["lr_peak"] == pytest.approx(1e-3 * math.sqrt(33 / 256))
 
 
 @pytest.mark.slow

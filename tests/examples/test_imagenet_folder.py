@@ -5,10 +5,11 @@ import sys
 
 import pytest
 import torch
-from PIL import Image
 
-from tests.examples.start import run_example
-from tests.harness import ROOT, run_ranks
+from hvd_trainer.errors import HvdTrainerError
+from tests.examples.conftest import SPOTS
+from tests.examples.start import run_example, run_here
+from tests.harness import ROOT
 
 
 @pytest.fixture
@@ -17,22 +18,6 @@ def parts(monkeypatch):
     yield
     for name in [name for name in sys.modules if name.split(".")[0] == "parts"]:
         del sys.modules[name]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Two classes, red and blue spots, in sizes that are not square; one image is grey, as a few of ImageNet's are."""
-    draw = random.Random(0)
-    for part, count in (("train", 9), ("val", 3)):
-        for name, colour in (("blue", (30, 30, 200)), ("red", (200, 30, 30))):
-            path = tmp_path / part / name
-            path.mkdir(parents=True)
-            for number in range(count):
-                spots = Image.new("RGB", (5, 5))
-                spots.putdata([tuple(int(value * draw.random()) for value in colour) for _ in range(25)])
-                spots.resize((40 + number, 50)).save(path / f"{number}.jpg")
-    Image.new("L", (40, 50), 100).save(tmp_path / "train/red/grey.jpg")
-    return tmp_path
 
 
 def test_model_is_resnet50(parts):
@@ -62,33 +47,29 @@ def test_crops_are_inside_and_follow_the_seed(parts):
     assert random_box(1000, 10) == central_box(1000, 10, 1)  # no crop of that shape fits
 
 
-def train(folder, launcher, num_ranks, file, **settings):
-    settings = {"image_size": 32, "global_batch": 8, "micro_batch": 2, "epochs": 1, **settings}
-    settings["checkpoints"] = file.with_suffix("")
-    return run_example("imagenet_folder.py", launcher, num_ranks, file, "--data", folder, **settings)
-
-
-def test_trains_on_a_few_images(folder, tmp_path):
+def test_trains_on_a_few_images(on_two_ranks):
     """The rate is the paper's, 0.1 for 256; statistics are over a micro-batch; 19 images make two batches of 8."""
-    done, result = train(folder, "mpirun", 2, tmp_path / "r.json", num_workers=0)
-    assert "8 = 2 ranks x 4; micro-batches: 2 x 2" in done.stdout
-    assert "0.1 for batch 256, peak 0.003125" in done.stdout
-    assert "last batch of 3 dropped" in done.stdout
-    assert result["step"] == 2
-    assert 0 <= result["val_accuracy"] <= 1
-    assert len(list((tmp_path / "r").glob("step-*"))) == 1
+    found = on_two_ranks("imagenet_folder")
+    assert "8 = 2 ranks x 4; micro-batches: 2 x 2" in found.printed
+    assert "0.1 for batch 256, peak 0.003125" in found.printed
+    assert "last batch of 3 dropped" in found.printed
+    assert found.result["step"] == 2
+    assert 0 <= found.result["val_accuracy"] <= 1
+    assert len(list((found.folder / "checkpoints").glob("step-*"))) == 1
 
 
 @pytest.mark.slow
-def test_ranks_and_workers_change_nothing(folder, tmp_path):
-    """The same micro-batches of 4 images, augmented alike: one process, and two ranks with two workers each."""
-    _, alone = train(folder, "alone", 1, tmp_path / "1.json", micro_batch=4, num_workers=0, epochs=2)
-    _, together = train(folder, "mpirun", 2, tmp_path / "2.json", micro_batch=4, num_workers=2, epochs=2)
+def test_ranks_and_workers_change_nothing(spots, tmp_path):
+    """The same micro-batches of 4 images, augmented alike: one process, and two ranks with a worker each."""
+    settings = {**SPOTS, "micro_batch": 4, "epochs": 2, "checkpoints": tmp_path / "1"}
+    _, alone = run_here("imagenet_folder.py", tmp_path / "1.json", "--data", spots, **settings)
+    settings.update(num_workers=1, checkpoints=tmp_path / "2")
+    _, together = run_example("imagenet_folder.py", "mpirun", 2, tmp_path / "2.json", "--data", spots, **settings)
     print(alone["loss"], together["loss"])
     assert together["loss"] == pytest.approx(alone["loss"], abs=1e-4)
 
 
-def test_a_folder_without_images_is_one_message(tmp_path):
-    command = [ROOT / "examples/imagenet_folder.py", "--data", tmp_path]
-    result = run_ranks("alone", 1, command, timeout_s=120).failed("no images in", "train/<class>/*.jpg")
-    assert "Traceback" not in result.text
+def test_a_folder_without_images_is_an_error_with_the_fix(tmp_path):
+    """Of ours, so that it is shown without a traceback."""
+    with pytest.raises(HvdTrainerError, match=r"(?s)no images in.*train/<class>/\*\.jpg"):
+        run_here("imagenet_folder.py", tmp_path / "1.json", "--data", tmp_path)
