@@ -85,9 +85,10 @@ def test_torch_under_mpirun_on_two_nodes_meets_through_mpi4py(slurm: Slurm) -> N
     mpirun = Path(sys.executable).parent / "mpirun"
     if not mpirun.exists():
         missing("mpi", "no Open MPI in the environment")
-    words = ["salloc", "--quiet", "--nodes=2", "--ntasks=2", mpirun, "-np", "2", *CONTRACT, "--engine", "torch"]
+    words = ["salloc", "--quiet", "--nodes=2", "--ntasks=2", mpirun, "-np", "2", *FAULT, "none", "engine=torch"]
     done = slurm.run(*words, env={"PMIX_NAMESPACE": ""}).ok()
     assert "2 ranks on 2 nodes, engine torch, backend gloo (started by mpirun; as asked)" in done.text, done.text
+    assert "came to the end" in done.text, done.text  # the contract of that engine on two nodes is above
 
 
 @pytest.mark.parametrize("launcher", ["auto", pytest.param("mpirun", marks=pytest.mark.slow)])
