@@ -1,0 +1,391 @@
+"""Steps and samples to a target against the batch: the hyperbola, fitted to runs or predicted from one (pure)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Optional
+
+import numpy as np
+
+from hvd_trainer.errors import ConfigError
+from hvd_trainer.optim.noise import t_quantile
+
+CONFIDENCE = 0.95
+# Steps to a target are known as finely as evaluations lie apart: 5 % give a standard deviation of 5 % / sqrt(12). A fit that
+# is better than that is luck, and its interval must not say otherwise.
+LEAST_SCATTER = 0.015
+# Critical batches that are looked at: this far below the smallest and above the largest batch the curve is straight.
+BEYOND = 1e3
+GRID = 400
+
+
+@dataclass(frozen=True)
+class Hyperbola:
+    """Steps to a target with the best rate at each batch: `steps(B) = Smin (1 + Bcrit / B)`.
+
+    Args:
+        smallest_steps: Smin, what no batch gets below, > 0.
+        critical_batch: Bcrit in samples, >= 0: there it takes twice the smallest steps, and twice the fewest samples.
+
+    Example:
+        >>> curve = Hyperbola(400.0, 200.0)
+        >>> curve.steps(8), curve.samples(8), curve.steps(200), curve.smallest_samples
+        (10400.0, 83200.0, 800.0, 80000.0)
+
+    Source: McCandlish et al. 2018, arXiv 1812.06162, equation 2.11.
+    """
+
+    smallest_steps: float
+    critical_batch: float
+
+    @property
+    def smallest_samples(self) -> float:
+        """Emin: what no batch gets below."""
+        return self.smallest_steps * self.critical_batch
+
+    def steps(self, batch: float) -> float:
+        """Steps to the target.
+
+        Args:
+            batch: samples a step, > 0.
+        """
+        return self.smallest_steps * (1.0 + self.critical_batch / batch)
+
+    def samples(self, batch: float) -> float:
+        """Samples to the target: `Emin (1 + B / Bcrit)`."""
+        return self.smallest_steps * (batch + self.critical_batch)
+
+    def through(self, batch: float, steps: float) -> Hyperbola:
+        """The curve of the same critical batch that takes so many steps at a batch.
+
+        Example:
+            >>> Hyperbola(1.0, 200.0).through(200, 800)
+            Hyperbola(smallest_steps=400.0, critical_batch=200.0)
+        """
+        return Hyperbola(steps / (1.0 + self.critical_batch / batch), self.critical_batch)
+
+
+@dataclass(frozen=True)
+class PredictedCurve:
+    """The whole curve from a run at one batch.
+
+    Args:
+        curve: through that run.
+        batch, steps_there: of the run.
+        low, high: 95 % interval of the noise scale that it was made from; None: it had none.
+    """
+
+    curve: Hyperbola
+    batch: float
+    steps_there: float
+    low: Optional[float] = None
+    high: Optional[float] = None
+
+    @property
+    def critical_batch(self) -> float:
+        """In samples."""
+        return self.curve.critical_batch
+
+    def steps(self, batch: float) -> float:
+        """See `Hyperbola.steps`."""
+        return self.curve.steps(batch)
+
+    def samples(self, batch: float) -> float:
+        """See `Hyperbola.samples`."""
+        return self.curve.samples(batch)
+
+    def interval(self, batch: float) -> Optional[tuple[float, float]]:
+        """95 % of the steps at a batch, from the interval of the noise scale alone; None where it has none."""
+        if self.low is None or self.high is None:
+            return None
+        ends = [Hyperbola(1.0, critical).through(self.batch, self.steps_there).steps(batch) for critical in (self.low, self.high)]
+        return min(ends), max(ends)
+
+
+def from_noise(batch: float, steps: float, noise_scale: float, low: Optional[float] = None, high: Optional[float] = None) -> PredictedCurve:
+    """The whole curve from a run at one batch and the gradient noise scale: no other run is needed.
+
+    Args:
+        batch: samples a step of the run.
+        steps: to the target, with a good rate.
+        noise_scale: in samples, clock-weighted over the run (`NoiseScale.average.mean`), which is near the critical batch.
+        low, high: its 95 % interval.
+
+    Raises:
+        ConfigError: a number that is not above 0 (the noise scale: below 0).
+
+    Example:
+        >>> curve = from_noise(200, 800, 200.0, low=100.0, high=300.0)
+        >>> curve.steps(100), [round(steps) for steps in curve.interval(100)]
+        (1200.0, [1067, 1280])
+    """
+    if not (batch > 0 and steps > 0 and noise_scale >= 0 and math.isfinite(noise_scale)):
+        raise ConfigError(f"batch={batch}, steps={steps}, noise_scale={noise_scale}", "a batch and steps above 0, a noise scale of at least 0")
+    return PredictedCurve(Hyperbola(1.0, noise_scale).through(batch, steps), batch, steps, low, high)
+
+
+def from_noise_curve(
+    batch: float, curve: Sequence[tuple[float, Optional[float]]], steps: Optional[float] = None,
+    low: Optional[float] = None, high: Optional[float] = None,
+) -> PredictedCurve:  # fmt: skip
+    """The whole curve from a run at one batch along which the noise scale was measured.
+
+    A step at batch B is worth p = 1 / (1 + Bn / B) of a step without noise, with the Bn of its time. So the run's
+    `Smin = sum of p ds`, and the noise scale that counts is weighted by the same clock: `Bcrit = sum of p Bn ds / Smin`. By
+    construction the curve goes through the run. Between the points p is linear, before the first and after the last constant.
+
+    Args:
+        batch: samples a step of the run.
+        curve: (step, noise scale in samples) in the order of the steps; a noise scale of None or NaN (undetermined) is left out.
+        steps: to the target; None: the last step of the curve.
+        low, high: 95 % interval of the noise scale over the run.
+
+    Raises:
+        ConfigError: no determined noise scale in it.
+
+    Example:
+        >>> found = from_noise_curve(100, [(50, 100.0), (100, 100.0)])
+        >>> found.curve
+        Hyperbola(smallest_steps=50.0, critical_batch=100.0)
+        >>> round(from_noise_curve(100, [(1, 50.0), (100, 250.0)]).critical_batch)     # early steps are worth more
+        109
+    """
+    known = [(float(step), float(noise)) for step, noise in curve if noise is not None and math.isfinite(noise) and noise >= 0]
+    last = steps if steps is not None else float(curve[-1][0]) if curve else 0.0
+    known = [(step, noise) for step, noise in known if step <= last]
+    if not known or not last > 0:
+        raise ConfigError(f"{len(curve)} points of a noise scale, none of them determined", "at least one", "a longer run, or more ranks or micro-batches")
+    at = np.array([0.0, *(step for step, _ in known), last])
+    worth = np.array([1.0 / (1.0 + noise / batch) for _, noise in known])
+    worth = np.concatenate([worth[:1], worth, worth[-1:]])
+    smallest = float(np.sum((worth[1:] + worth[:-1]) / 2 * np.diff(at)))
+    # Bn p = B (1 - p): the clock-weighted sum is B times the steps that the noise cost.
+    return PredictedCurve(Hyperbola(smallest, batch * (last / smallest - 1.0)), batch, last, low, high)
+
+
+@dataclass(frozen=True)
+class HyperbolaFit:
+    """A hyperbola through measured steps.
+
+    Args:
+        curve: the best fit.
+        low, high: 95 % interval of the critical batch; 0 or infinite at a side that the data leave open.
+        factors: measured / fitted for each point.
+        scatter: standard deviation of log(measured / fitted), at least the grain of evaluations.
+        reason: why the critical batch is undetermined, "" where it is not.
+    """
+
+    curve: Hyperbola
+    low: float
+    high: float
+    factors: tuple[float, ...]
+    scatter: float
+    reason: str = ""
+    _data: _Data = field(repr=False, compare=False, default=None)  # type: ignore[assignment]
+
+    @property
+    def critical_batch(self) -> float:
+        """In samples: the best fit, meaningless where `reason` says so."""
+        return self.curve.critical_batch
+
+    @property
+    def worst(self) -> float:
+        """The largest factor by which a point lies off the curve, >= 1."""
+        return max(max(factor, 1 / factor) for factor in self.factors)
+
+    def steps(self, batch: float) -> float:
+        """See `Hyperbola.steps`."""
+        return self.curve.steps(batch)
+
+    def samples(self, batch: float) -> float:
+        """See `Hyperbola.samples`."""
+        return self.curve.samples(batch)
+
+    def interval(self, batch: float) -> Optional[tuple[float, float]]:
+        """95 % of the steps that the curve (not one more run) takes at a batch: all curves that fit about as well.
+
+        Returns:
+            (low, high), or None: two points fit any two numbers.
+        """
+        data, limit = self._data, self._data.limit(self.scatter)
+        if limit is None:
+            return None
+        criticals = data.grid()
+        costs = np.array([data.cost(critical) for critical in criticals])
+        # For each critical batch the smallest steps have a room of their own; together: the profile of steps at this batch.
+        inside = costs <= limit
+        room = np.sqrt(np.maximum(0.0, limit - costs[inside]) / data.weights.sum())
+        logs = np.array([data.log_smallest(critical) for critical in criticals[inside]]) + np.log1p(criticals[inside] / batch)
+        logs, room = (logs, room) if len(logs) else (np.array([math.log(self.steps(batch))]), np.zeros(1))
+        return float(np.exp(np.min(logs - room))), float(np.exp(np.max(logs + room)))
+
+    def __str__(self) -> str:
+        fit = f"smallest steps {self.curve.smallest_steps:.4g}, worst point {self.worst:.2f} x"
+        if self.reason:
+            return f"critical batch undetermined ({self.reason}); {fit}"
+        return f"critical batch {self.critical_batch:.4g} samples (95 %: {self.low:.3g} to {self.high:.3g}); {fit}"
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What was measured: the smallest steps have a closed form for each critical batch, so that one number is searched."""
+
+    batches: np.ndarray
+    log_steps: np.ndarray
+    weights: np.ndarray
+
+    def log_smallest(self, critical: float) -> float:
+        return float(self.weights @ (self.log_steps - self._shape(critical)) / self.weights.sum())
+
+    def cost(self, critical: float) -> float:
+        rest = self.log_steps - self._shape(critical)
+        return float(self.weights @ (rest - self.weights @ rest / self.weights.sum()) ** 2)
+
+    def slope(self, critical: float) -> float:
+        """Half the derivative of the cost by log(critical), with its sign turned."""
+        rest = self.log_steps - self._shape(critical)
+        rest = rest - self.weights @ rest / self.weights.sum()
+        return float(self.weights @ (rest * (critical / (self.batches + critical))))
+
+    def _shape(self, critical: float) -> np.ndarray:
+        if math.isinf(critical):  # steps x batch is constant
+            return -np.log(self.batches)
+        return np.log1p(critical / self.batches)
+
+    def grid(self) -> np.ndarray:
+        low, high = self.batches.min() / BEYOND, self.batches.max() * BEYOND
+        return np.exp(np.linspace(math.log(low), math.log(high), GRID))
+
+    def limit(self, scatter: float) -> Optional[float]:
+        """The cost of curves that fit as well as 95 % of the true ones would; None: too few points to say."""
+        freedom = len(self.batches) - 2
+        if freedom < 1:
+            return None
+        best = min(self.cost(critical) for critical in self.grid())
+        return best + (scatter * _t_quantile(0.5 + CONFIDENCE / 2, freedom)) ** 2
+
+
+def fit_hyperbola(batches: Sequence[float], steps: Sequence[float], weights: Optional[Sequence[float]] = None) -> HyperbolaFit:
+    """The hyperbola through measured steps to a target: least squares of log(steps).
+
+    The interval of the critical batch is the profile of the sum of squares: all critical batches whose best curve is not
+    worse than the best of all by more than `scatter^2 t^2`, with t of n - 2 degrees of freedom. Batches that all lie far on
+    one side of the critical batch leave one end open, then it is undetermined.
+
+    Args:
+        batches: samples a step; several runs (seeds) of one batch are several points.
+        steps: to the target at each, > 0.
+        weights: how much each point counts, > 0; by default 1.
+
+    Returns:
+        A HyperbolaFit.
+
+    Raises:
+        ConfigError: fewer than two different batches, or numbers that are not above 0.
+
+    Example:
+        >>> found = fit_hyperbola([16, 64, 256, 1024], [2700, 825, 356.25, 239.0625])
+        >>> round(found.critical_batch, 6), round(found.curve.smallest_steps, 6), round(found.worst, 6)
+        (200.0, 200.0, 1.0)
+        >>> str(fit_hyperbola([16, 32, 64], [6400, 3200, 1600])).split(";")[0]
+        'critical batch undetermined (all batches are far below it, it is above 141)'
+    """
+    x, y = np.asarray(batches, dtype=float), np.asarray(steps, dtype=float)
+    w = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=float)
+    if not (len(x) == len(y) == len(w)) or not all(np.all(np.isfinite(v) & (v > 0)) for v in (x, y, w)):
+        raise ConfigError(f"batches {list(batches)} with steps {list(steps)}", "as many of both, all finite and above 0", "leave out runs that did not come to the target")
+    if len(set(x)) < 2:
+        raise ConfigError(f"steps at {len(set(x))} batch", "at least two different batches", "run one at another batch, or predict from the noise scale (from_noise)")
+    data = _Data(x, np.log(y), w * len(w) / w.sum())
+    critical = _best(data)
+    curve = Hyperbola(math.exp(data.log_smallest(critical)), critical)
+    freedom = max(1, len(x) - 2)
+    scatter = max(LEAST_SCATTER, math.sqrt(data.cost(critical) / freedom))
+    factors = tuple(float(steps / curve.steps(batch)) for batch, steps in zip(x, y))
+    limit = data.limit(scatter)
+    if limit is None:
+        return HyperbolaFit(curve, 0.0, math.inf, factors, scatter, "two points fit any critical batch: a third one is needed", data)
+    low = 0.0 if data.cost(0.0) <= limit else _edge(data, limit, critical, x.min() / BEYOND)
+    high = math.inf if data.cost(math.inf) <= limit else _edge(data, limit, critical, x.max() * BEYOND)
+    return HyperbolaFit(curve, low, high, factors, scatter, _why(low, high), data)
+
+
+def _why(low: float, high: float) -> str:
+    if low == 0.0 and math.isinf(high):
+        return "the steps scatter too much, or the batches lie too near to each other"
+    if low == 0.0:
+        return f"all batches are far above it, it is below {high:.3g}"
+    return f"all batches are far below it, it is above {low:.3g}" if math.isinf(high) else ""
+
+
+def _best(data: _Data) -> float:
+    grid = data.grid()
+    index = int(np.argmin([data.cost(critical) for critical in grid]))
+    if index in (0, len(grid) - 1):
+        return float(grid[index])
+    # The slope's sign between the neighbours of the best: bisection goes to the last digit, a search for the lowest to half.
+    low, high = math.log(grid[index - 1]), math.log(grid[index + 1])
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if data.slope(math.exp(middle)) > 0 else (low, middle)
+    return math.exp((low + high) / 2)
+
+
+def _edge(data: _Data, limit: float, inside: float, outside: float) -> float:
+    """Where the cost passes the limit between a critical batch that is within and one that is not."""
+    good, bad = math.log(inside), math.log(outside)
+    if data.cost(outside) <= limit:  # beyond what is looked at: as good as open, but finite
+        return outside
+    for _ in range(60):
+        middle = (good + bad) / 2
+        good, bad = (middle, bad) if data.cost(math.exp(middle)) <= limit else (good, middle)
+    return math.exp((good + bad) / 2)
+
+
+def _t_quantile(probability: float, freedom: int) -> float:
+    """Exact for 1 and 2 degrees of freedom, where the expansion is not."""
+    if freedom == 1:
+        return math.tan(math.pi * (probability - 0.5))
+    if freedom == 2:
+        return (2 * probability - 1) * math.sqrt(2 / (4 * probability * (1 - probability)))
+    return t_quantile(probability, freedom)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far predictions lie from measurements.
+
+    Args:
+        worst: the largest factor, >= 1.
+        geometric_mean: of the factors, each turned so that it is >= 1.
+        factors: predicted / measured for each.
+    """
+
+    worst: float
+    geometric_mean: float
+    factors: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return f"worst {self.worst:.2f} x, geometric mean {self.geometric_mean:.2f} x"
+
+
+def compare(predicted: Sequence[float], measured: Sequence[float]) -> Comparison:
+    """Predicted against measured numbers, as factors.
+
+    Args:
+        predicted, measured: as many of both, > 0.
+
+    Raises:
+        ConfigError: none, or not as many of both.
+
+    Example:
+        >>> str(compare([100, 50], [100, 100]))
+        'worst 2.00 x, geometric mean 1.41 x'
+    """
+    if not len(predicted) or len(predicted) != len(measured):
+        raise ConfigError(f"{len(predicted)} predictions and {len(measured)} measurements", "as many of both, at least one")
+    factors = tuple(p / m for p, m in zip(predicted, measured))
+    off = [abs(math.log(factor)) for factor in factors]
+    return Comparison(math.exp(max(off)), math.exp(sum(off) / len(off)), factors)
