@@ -1,0 +1,156 @@
+"""What a report.json says, with what is missing in it left out rather than refused (pure)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+MET, DIVERGED, FAILED = "target met", "diverged", "failed"
+DEFAULT, LINEAR, FITS = "script's default", "linear rule", "N x what fits"
+
+
+def number(value: Any) -> Optional[float]:
+    """A finite number, or None for everything else that JSON can hold.
+
+    Example:
+        >>> [number(value) for value in (2, float("nan"), None, "3", True)]
+        [2.0, None, None, None, None]
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial, as it ran.
+
+    Args:
+        label: why it was run.
+        ranks, global_batch, peak_lr, optimizer, warmup_steps: what it was.
+        outcome, reason: how it ended.
+        steps, samples: taken.
+        step_s: median seconds of a step.
+        seconds: of training to the target; infinite where it was not met.
+        train_s, wall_s: seconds of training, and of the whole job.
+        noise_scale: in samples, where it was measured.
+    """
+
+    label: str
+    ranks: int
+    global_batch: Optional[int]
+    peak_lr: Optional[float]
+    optimizer: str
+    warmup_steps: Optional[float]
+    outcome: str
+    reason: str
+    steps: int
+    samples: int
+    step_s: Optional[float]
+    seconds: float
+    train_s: float
+    wall_s: float
+    noise_scale: Optional[float] = None
+
+    @property
+    def is_met(self) -> bool:
+        """Whether it came to the target in a time that is known."""
+        return math.isfinite(self.seconds)
+
+    @staticmethod
+    def of(values: Mapping[str, Any]) -> Trial:
+        """From one of the JSON's trials."""
+        settings, result = values.get("settings") or {}, values.get("result") or {}
+        start = result.get("start") or {}
+        steps, step_s = int(number(result.get("steps")) or 0), number(result.get("step_s"))
+        batch = number(start.get("global_batch", settings.get("global_batch")))
+        met = result.get("outcome") == MET and step_s is not None and steps > 0
+        return Trial(
+            str(values.get("label", "")), int(settings.get("ranks") or start.get("ranks") or 1), None if batch is None else int(batch),
+            number(start.get("peak_lr", settings.get("peak_lr"))), str(start.get("optimizer") or settings.get("optimizer") or ""),
+            number(start.get("warmup_steps")), str(result.get("outcome", "")), str(result.get("reason") or ""), steps,
+            int(number(result.get("samples")) or 0), step_s, steps * step_s if met else math.inf,
+            number(result.get("train_s")) or 0.0, number(result.get("wall_s")) or 0.0, number(result.get("noise_scale")),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A whole report.json.
+
+    Args:
+        script, target: as they were given.
+        budget_s: None: not said.
+        interrupted: whether the search was.
+        trials: all of them.
+        recommended: ranks -> fields of the config.
+        start: the start event of the first trial that has one: what the script is by itself.
+        phases: what was measured beside the trials; missing parts are missing.
+    """
+
+    script: str
+    target: str
+    budget_s: Optional[float]
+    interrupted: bool
+    trials: tuple[Trial, ...]
+    recommended: Mapping[int, Mapping[str, Any]]
+    start: Mapping[str, Any] = field(default_factory=dict)
+    phases: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(content: Mapping[str, Any]) -> Facts:
+        """From the JSON.
+
+        Example:
+            >>> Facts.of({"script": "a.py", "target": "loss<=1"}).ranks
+            []
+        """
+        trials = content.get("trials") or []
+        default = [trial for trial in trials if trial.get("label") == DEFAULT] + list(trials)
+        starts = [(trial.get("result") or {}).get("start") for trial in default]
+        recommended = {int(ranks): fields for ranks, fields in (content.get("recommended") or {}).items()}
+        return Facts(
+            str(content.get("script", "")), str(content.get("target", "")), number(content.get("budget_s")), bool(content.get("interrupted")),
+            tuple(Trial.of(trial) for trial in trials), recommended, next((start for start in starts if start), {}), content.get("phases") or {},
+        )  # fmt: skip
+
+    @property
+    def ranks(self) -> list[int]:
+        """The numbers of ranks that trials ran on, the largest first."""
+        return sorted({trial.ranks for trial in self.trials}, reverse=True)
+
+    def on(self, ranks: int) -> list[Trial]:
+        """The trials on so many ranks."""
+        return [trial for trial in self.trials if trial.ranks == ranks]
+
+    def best(self, ranks: int) -> Optional[Trial]:
+        """The trial on so many ranks that was soonest at the target."""
+        return min((trial for trial in self.on(ranks) if trial.is_met), key=lambda trial: trial.seconds, default=None)
+
+    def row(self, label: str, ranks: int) -> Optional[Trial]:
+        """The fastest trial of this label on so many ranks; where none met the target, the one that went furthest."""
+        found = [trial for trial in self.on(ranks) if trial.label == label]
+        return min(found, key=lambda trial: (trial.seconds, -trial.samples), default=None)
+
+    def part(self, name: str) -> Mapping[str, Any]:
+        """A phase; empty where there is none, or where it is no mapping."""
+        found = self.phases.get(name)
+        return found if isinstance(found, Mapping) else {}
+
+    def entries(self, name: str, within: str = "") -> list[Mapping[str, Any]]:
+        """A phase that is a list (or a list within a phase), without what is no mapping.
+
+        Example:
+            >>> Facts("", "", None, False, (), {}, {}, {"backends": [{"a": 1}, None]}).entries("backends")
+            [{'a': 1}]
+        """
+        found = self.part(name).get(within) if within else self.phases.get(name)
+        return [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, Sequence) and not isinstance(found, str) else []
+
+    def micro_batch(self, ranks: int) -> Optional[int]:
+        """Samples that fit on a rank, as the memory phase found."""
+        found = self.part("memory").get(str(ranks))
+        value = number(found.get("micro_batch", found.get("largest"))) if isinstance(found, Mapping) else number(found)
+        return None if value is None or value < 1 else int(value)
