@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from hvd_trainer.comm.api import Communicator, Pending, Topology
+from hvd_trainer.comm import topology
+from hvd_trainer.comm.api import Communicator, Pending
+from hvd_trainer.comm.bridge import Bridge
 from hvd_trainer.errors import CollectiveError, CollectiveTimeout
 
 PATIENCE_S = 20.0
@@ -37,12 +39,13 @@ class Table:
             self._slots.setdefault(key, {})[rank] = value
             self._changed.notify_all()
 
-    def take(self, key: tuple) -> list[Any]:
-        """What all ranks sent, in rank order."""
+    def take(self, key: tuple, ranks: Sequence[int] = ()) -> list[Any]:
+        """What all ranks, or these, sent, in their order."""
+        ranks = ranks or range(self.size)
         with self._changed:
-            here = self._changed.wait_for(lambda: self.failed or len(self._slots[key]) == self.size, PATIENCE_S)
-            if len(self._slots[key]) == self.size:
-                return [self._slots[key][rank] for rank in range(self.size)]
+            here = self._changed.wait_for(lambda: self.failed or len(self._slots[key]) == len(ranks), PATIENCE_S)
+            if len(self._slots[key]) == len(ranks):
+                return [self._slots[key][rank] for rank in ranks]
             if not here:
                 raise CollectiveTimeout(f"only ranks {sorted(self._slots[key])} came to {key}")
             raise OtherRankFailed(f"another rank failed while {key} was under way")
@@ -58,23 +61,29 @@ class ThreadCommunicator(Communicator):
 
     engine = "threads"
     backend = "none"
+    has_bridges = True
 
-    def __init__(self, rank: int, table: Table) -> None:
-        size = table.size
-        super().__init__(Topology(rank, size, rank, size), torch.device("cpu"), timeout_s=PATIENCE_S, checked=False)
+    def __init__(self, rank: int, table: Table, hosts: Sequence[Any]) -> None:
+        super().__init__(topology.from_hosts(rank, hosts), torch.device("cpu"), timeout_s=PATIENCE_S, checked=False)
+        places = [topology.from_hosts(r, hosts) for r in range(table.size)]
+        self._peers = [place.rank for place in sorted(places, key=lambda p: p.node) if place.local_rank == self.local_rank]
         self.sent: list[str] = []
         self._table = table
         self._calls: dict[tuple[str, str], int] = {}
 
-    def _exchange(self, kind: str, name: str, value: Any) -> Callable[[], list[Any]]:
+    def exchange(self, kind: str, name: str, value: Any, ranks: Sequence[int] = ()) -> Callable[[], list[Any]]:
         number = self._calls[kind, name] = self._calls.get((kind, name), 0) + 1
-        self._table.put((kind, name, number), self.rank, value)
-        return lambda: self._table.take((kind, name, number))
+        key = (kind, name, number, *ranks)
+        self._table.put(key, self.rank, value)
+        return lambda: self._table.take(key, ranks)
+
+    def bridge(self, num_carriers: int) -> Bridge | None:
+        return ThreadBridge(self, self._peers) if self.local_rank < num_carriers else None
 
     def _allreduce_(self, tensor: torch.Tensor, name: str, op: str, scale: float) -> Pending:
         self.sent.append(name)
         before = tensor.detach().clone()
-        take = self._exchange("allreduce", name, before)
+        take = self.exchange("allreduce", name, before)
 
         def wait() -> None:
             parts = take()
@@ -86,19 +95,38 @@ class ThreadCommunicator(Communicator):
         return Pending(tensor, wait)
 
     def _broadcast_(self, tensor: torch.Tensor, root: int, name: str) -> None:
-        tensor.copy_(self._exchange("broadcast", name, tensor.clone())()[root])
+        tensor.copy_(self.exchange("broadcast", name, tensor.clone())()[root])
 
     def _gather_objects(self, obj: Any, name: str) -> list[Any]:
-        return [pickle.loads(data) for data in self._exchange("gather", name, pickle.dumps(obj))()]
+        return [pickle.loads(data) for data in self.exchange("gather", name, pickle.dumps(obj))()]
 
     def _broadcast_object(self, obj: Any, root: int, name: str) -> Any:
-        return pickle.loads(self._exchange("object", name, pickle.dumps(obj))()[root])  # nothing is shared, as in a job
+        return pickle.loads(self.exchange("object", name, pickle.dumps(obj))()[root])  # nothing is shared, as in a job
 
     def _barrier(self, name: str) -> None:
-        self._exchange("barrier", name, None)()
+        self.exchange("barrier", name, None)()
 
     def abort(self, code: int) -> None:
         raise SystemExit(code)
+
+
+class ThreadBridge(Bridge):
+    """The bridge of threads on pretended nodes."""
+
+    def __init__(self, comm: ThreadCommunicator, ranks: list[int]) -> None:
+        self._comm, self._ranks = comm, ranks
+
+    def sum_(self, tensor: torch.Tensor, name: str) -> None:
+        assert tensor.dtype in (torch.float32, torch.float64)
+        self._comm.sent.append(name)
+        parts = self._comm.exchange("bridge", name, tensor.clone(), self._ranks)()
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        tensor.copy_(total)
+
+    def gather(self, numbers: Sequence[float], name: str) -> list[list[float]]:
+        return self._comm.exchange("bridge gather", name, list(numbers), self._ranks)()
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -108,17 +136,25 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(raw(a), raw(b))
 
 
-def run_threads(size: int, function: Callable[[ThreadCommunicator], Any], *, catch: bool = False) -> list[Any]:
+def pretended_hosts(size: int) -> list[int]:
+    """Each rank's host; tests that should see several nodes replace this."""
+    return [0] * size
+
+
+def run_threads(
+    size: int, function: Callable[[ThreadCommunicator], Any], *, catch: bool = False, hosts: Sequence[Any] | None = None
+) -> list[Any]:
     """Call `function(comm)` on every rank and return the results in rank order.
 
-    An exception on a rank is raised here; with `catch` it is that rank's result instead.
+    An exception on a rank is raised here; with `catch` it is that rank's result instead. `hosts` names each rank's host, so that
+    there are several nodes; without it, as `pretended_hosts` says: one.
     """
-    table = Table(size)
+    table, hosts = Table(size), hosts or pretended_hosts(size)
     results: list[Any] = [None] * size
 
     def rank_main(rank: int) -> None:
         try:
-            results[rank] = function(ThreadCommunicator(rank, table))
+            results[rank] = function(ThreadCommunicator(rank, table, hosts))
         except BaseException as error:
             results[rank] = error
             table.fail()

@@ -11,6 +11,7 @@ import torch
 
 from hvd_trainer import log
 from hvd_trainer.comm import half_floats, staging
+from hvd_trainer.comm.bridge import Bridge
 from hvd_trainer.errors import CollectiveError
 
 OPS = ("sum", "max", "min")
@@ -93,6 +94,7 @@ class Communicator(abc.ABC):
             was measured to be faster; the same on all ranks.
         talks_in_backward: set by modules (SyncBatchNorm) whose backward has collectives of its own. Gradients are then not
             sent during backward: ranks that use different layers would interleave the two kinds differently.
+        has_bridges: whether `bridge` joins nodes.
         backward_of: name of the optimizer whose backward is running, "" outside: gradients that another optimizer's
             parameters get meanwhile belong to a loss that is not theirs.
     """
@@ -101,6 +103,7 @@ class Communicator(abc.ABC):
     backend: str
     where: str = "start"
     half_wire: str = "auto"
+    has_bridges: bool = False
     talks_in_backward: bool = False
     backward_of: str = ""
 
@@ -205,6 +208,17 @@ class Communicator(abc.ABC):
         self._check_root("broadcast_object", name, root)
         self._check("broadcast_object", name, None, f"root {root}")
         return self._broadcast_object(obj, root, name)
+
+    def bridge(self, num_carriers: int) -> Bridge | None:
+        """What joins this rank with its peers on the other nodes; a collective, and the same object each time.
+
+        Args:
+            num_carriers: ranks of each node that have a bridge, the first ones; at most as many as the smallest node has.
+
+        Returns:
+            None on a rank that carries nothing, and where the engine has no bridges.
+        """
+        return None
 
     def barrier(self, name: str = "barrier") -> None:
         """Return when all ranks have come here."""

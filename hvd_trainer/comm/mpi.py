@@ -13,6 +13,8 @@ import torch
 from hvd_trainer import env
 from hvd_trainer.comm import guard, launched, staging, topology
 from hvd_trainer.comm.api import Communicator, Pending, Topology
+from hvd_trainer.comm.bridge import Bridge
+from hvd_trainer.comm.mpi_bridge import MpiBridge
 from hvd_trainer.comm.mpi_sums import MpiSums
 from hvd_trainer.comm.watchdog import Watchdog
 from hvd_trainer.errors import CollectiveError
@@ -30,6 +32,7 @@ class MpiCommunicator(Communicator):
 
     engine = "mpi"
     backend = "mpi"
+    has_bridges = True
 
     def __init__(self, timeout_s: float = 600.0, checked: bool = False) -> None:
         super().__init__(Topology(), torch.device("cpu"), timeout_s, checked)
@@ -41,8 +44,18 @@ class MpiCommunicator(Communicator):
         self._watch.start()
         self._sums = MpiSums(MPI, self._comm)
         self._queue: deque[Queued] = deque()
+        self._bridges: dict[int, Bridge | None] = {}
         hosts = self._call("start", "hosts", self._comm.allgather, topology.this_host())
         self.topology = topology.from_hosts(self._comm.rank, hosts)
+
+    def bridge(self, num_carriers: int) -> Bridge | None:
+        if num_carriers not in self._bridges:
+            self._flush()
+            carries = self.local_rank < num_carriers
+            color = self.local_rank if carries else self._mpi.UNDEFINED
+            peers = self._call("start", "bridge", self._comm.Split, color, self.node)
+            self._bridges[num_carriers] = MpiBridge(self._mpi, peers, self._call) if carries else None
+        return self._bridges[num_carriers]
 
     def _ended_neighbour(self) -> str:
         """ "rank 3", where the rank before this one has left; called by the watchdog while a collective hangs.

@@ -65,7 +65,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         compression: "bf16" or "fp16": what travels by messages is rounded to 16 bits, which halves it; parameters, sums and
             updates keep their width. Nothing is rounded where gradients go through shared memory.
         reduce_through: "shared" for memory that the ranks of one node share, "messages" for the engine's allreduce, or
-            "auto": shared memory where all ranks are CPU ranks of one node and engine mpi, else messages.
+            "auto": shared memory where all ranks are CPU ranks and the engine is mpi, else messages. On several nodes "shared"
+            is shared memory inside each and messages between them; then `compression` makes "auto" take messages only.
         update_by: "tensors" for the optimizer's own step over the model's tensors, "shards" to divide it among the ranks of
             a node (with gradients in shared memory), or "auto": where the optimizer works element by element and ranks
             are on CPUs, over flat buffers, and in shards where gradients go through shared memory and the model is not
@@ -253,6 +254,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             "reference_batch": None if self.reference_batch is None else str(self.reference_batch),
             "num_ranks": self.comm.size,
             "reduce_through": self._ways.taken,
+            "node_sizes": self._ways.node_sizes,
             "rule": self._rule.state_dict() if isinstance(self._rule, AdaScale) else None,
         }
         return {**self.optimizer.state_dict(), STATE_KEY: ours}
@@ -283,6 +285,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if ours["reference_batch"] is not None:
                 self.reference_batch = Fraction(ours["reference_batch"])
             self._keep_way(ours.get("reduce_through", self._ways.taken))
+            self._ways.compare_nodes(ours, self.comm)
         scale_groups(self.param_groups, self.lr_scale)
 
     def release(self) -> None:
@@ -544,7 +547,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _describe_update(self, reason: str) -> None:
         self._update_text = "; each rank updates all parameters"
         if self._flat is not None and self._flat.shared:
-            self._update_text = f"; each rank updates 1/{self.comm.size} of the parameters"
+            self._update_text = f"; each rank updates 1/{self._reducer.way.num_shares} of the parameters"
         elif isinstance(self._reducer.way, SharedSums):
             self._update_text += f" ({reason})"
 

@@ -34,15 +34,33 @@ def piece_bytes(buckets: list[Bucket], local_size: int, num_params: int) -> list
     return [8 * WEIGHTS * local_size, Exchange.piece_bytes(local_size, width)] + sizes * (local_size + 1)
 
 
-def my_slice(numel: int, local_rank: int, local_size: int) -> tuple[int, int]:
-    """Where a rank's share of a bucket begins and ends.
+def add_up(parts: list[torch.Tensor], total: torch.Tensor) -> torch.Tensor:
+    """The sum of the parts, in their order, in `total`, which is returned; 16-bit floats are added as its 32 bits.
 
     Example:
-        >>> my_slice(100, 0, 2), my_slice(100, 1, 2), my_slice(3, 1, 2)
-        ((0, 64), (64, 100), (3, 3))
+        >>> add_up([torch.ones(2), torch.ones(2), torch.ones(2)], torch.zeros(2)).tolist()
+        [3.0, 3.0]
+    """
+    if len(parts) > 1 and parts[0].dtype is total.dtype:
+        torch.add(parts[0], parts[1], out=total)
+        parts = parts[2:]
+    else:
+        total.copy_(parts[0])
+        parts = parts[1:]
+    for part in parts:
+        total.add_(part)
+    return total
+
+
+def my_slice(numel: int, local_rank: int, num_shares: int) -> tuple[int, int]:
+    """Where a rank's share of a bucket begins and ends; ranks beyond the number of shares have an empty one.
+
+    Example:
+        >>> my_slice(100, 0, 2), my_slice(100, 1, 2), my_slice(3, 1, 2), my_slice(100, 2, 2)
+        ((0, 64), (64, 100), (3, 3), (100, 100))
     """
     lines = -(-numel // SLICE_ALIGN)
-    first, last = (-(-lines * rank // local_size) * SLICE_ALIGN for rank in (local_rank, local_rank + 1))
+    first, last = (-(-lines * rank // num_shares) * SLICE_ALIGN for rank in (local_rank, local_rank + 1))
     return min(first, numel), min(last, numel)
 
 
@@ -87,20 +105,24 @@ class SharedSums:
         buckets: the same on all ranks.
         comm: all ranks are on this node.
         num_params: flags are exchanged for each.
+        num_shares: into how many slices a bucket is cut, the first ranks' each; one for each rank of the node if not given.
     """
 
     text = "shared memory"
     results_are_own = False
 
-    def __init__(self, memory: NodeMemory, buckets: list[Bucket], comm: Communicator, num_params: int) -> None:
+    def __init__(
+        self, memory: NodeMemory, buckets: list[Bucket], comm: Communicator, num_params: int, num_shares: Optional[int] = None
+    ) -> None:
         size, rank = comm.local_size, comm.local_rank
         self.memory, self._comm = memory, comm
+        self.num_shares = num_shares or size
         weights = memory.tensor(WEIGHTS * size, torch.float64)
         self._exchange = Exchange(memory, comm, max(NUM_NUMBERS, 2 * num_params))
         every = [[memory.tensor(b.numel, b.dtype) for b in buckets] for _ in range(size)]
         self.flat_sets = [every[rank]]
         self.results = [memory.tensor(b.numel, b.dtype) for b in buckets]
-        self._slices = [my_slice(b.numel, rank, size) for b in buckets]
+        self._slices = [my_slice(b.numel, rank, self.num_shares) for b in buckets]
         self._weights = memoryview(weights.numpy())
         self._chunks = [self._cut(number, every) for number in range(len(buckets))]
         self._start = 0  # READY before this step
@@ -137,6 +159,10 @@ class SharedSums:
     def exchange(self, numbers: list[float], what: str) -> list[float]:
         return self._exchange.sums(numbers, what)
 
+    def over_shares(self, numbers: list[float], what: str) -> list[float]:
+        """The sums over the ranks that hold the shares of the parameters, of numbers about these; the same on every node."""
+        return self._exchange.sums(numbers, what)
+
     def updated(self) -> None:
         """Return when all ranks have come here: what they wrote before, everybody sees."""
         self._updates += 1
@@ -171,17 +197,11 @@ class SharedSums:
         if self._factor is None:
             self._factor = mean_factor(*self._announced(), self._nominal)
         for result, parts in self._chunks[self._num_summed]:
-            if result.element_size() < 4:
-                total = parts[0].float()
-                for part in parts[1:]:
-                    total.add_(part)
-                result.copy_(total.mul_(self._factor))
-            else:
-                torch.add(parts[0], parts[1], out=result)
-                for part in parts[2:]:
-                    result.add_(part)
-                if self._factor != 1.0:
-                    result.mul_(self._factor)
+            total = add_up(parts, result if result.element_size() >= 4 else torch.empty(result.shape, dtype=torch.float32))
+            if self._factor != 1.0:
+                total.mul_(self._factor)
+            if total is not result:
+                result.copy_(total)
             self._check += self._checked(result)
         self._num_summed += 1
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from hvd_trainer.comm.single import SingleCommunicator
 from hvd_trainer.errors import CollectiveError, ConfigError, LossError, NonFiniteError
+from hvd_trainer.optim.choose_way import WayChooser
 from hvd_trainer.optim.distributed import DistributedOptimizer
 from hvd_trainer.plan import BatchPlan
 from hvd_trainer.values import Weighted
@@ -20,13 +21,17 @@ from tests.optim.vectors import AVERAGING, MOMENTUM
 MESSAGES_ONLY = pytest.mark.parametrize("way", ["messages"], indirect=True)
 
 
-@pytest.fixture(autouse=True, params=["messages", "shared", "small"])
+@pytest.fixture(autouse=True, params=["messages", "shared", "small", "nodes"])
 def way(request, monkeypatch):
-    """Every test of this file runs all ways."""
+    """Every test of this file runs all ways; "nodes" makes nodes of 1 + 1 ranks, 2 + 1, 2 + 2."""
     engines = set() if request.param == "messages" else {"threads", "mpi", "horovod", "torch"}
     monkeypatch.setattr("hvd_trainer.optim.choose_way.AUTO_ENGINES", engines)
     if request.param == "shared":
         monkeypatch.setattr("hvd_trainer.optim.small_sums.MOST_BYTES", 0)
+    if request.param == "nodes":
+        monkeypatch.setattr("tests.fake_comm.pretended_hosts", lambda size: [2 * rank // max(size, 2) for rank in range(size)])
+        obstacle = WayChooser.obstacle
+        monkeypatch.setattr(WayChooser, "obstacle", lambda *args: obstacle(*args).replace("one rank on each node", ""))
 
 
 BOTH_OVERLAPS = pytest.mark.parametrize("overlap", [True, False])

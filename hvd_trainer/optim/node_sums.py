@@ -1,0 +1,128 @@
+"""The sums of buckets over several nodes: through shared memory inside each, by messages between them.
+
+The first ranks of each node, as many as the smallest node has, carry: of every bucket each adds up its slice over the ranks of
+its node, as in `shared_sums`, and then over the nodes, with its peers at the same local rank. So a gradient crosses the network
+once a node and not once a rank, and all carriers of a node send at the same time.
+
+Inside a node sums go in rank order; numbers go in the order of the nodes, and so do gradients of two nodes (beyond, the order
+is that of the engine's allreduce). Nothing travels before `finish`: a rank that waited for another node in the middle of its
+backward could wait for one that waits for it somewhere else, in a collective of the user's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from hvd_trainer.comm.api import Communicator
+from hvd_trainer.comm.node_memory import NodeMemory
+from hvd_trainer.optim.buckets import Bucket
+from hvd_trainer.optim.shared_sums import SharedSums, add_up
+from hvd_trainer.optim.ways import Numbers, Sums, mean_factor
+
+
+class NodeSums(SharedSums):
+    """See the module; the interface of `ways.Messages`.
+
+    Args:
+        memory: of this node; carved first by this.
+        buckets: the same on all ranks.
+        comm: its engine has bridges.
+        num_params: flags are exchanged for each.
+        sizes: ranks of each node.
+        name: prefix of the messages' names.
+    """
+
+    def __init__(
+        self, memory: NodeMemory, buckets: list[Bucket], comm: Communicator, num_params: int, sizes: Sequence[int], name: str
+    ) -> None:
+        num_carriers = min(sizes)
+        super().__init__(memory, buckets, comm, num_params, num_carriers)
+        self.text = f"shared memory of each node and messages between them ({shown(sizes)})"
+        self._bridge, self._name = comm.bridge(num_carriers), name
+        self._all_carry = comm.local_size == num_carriers
+        self._is_first = comm.local_rank == 0
+        # What travels: this rank's slice of each bucket, of 16-bit floats their sum in 32 bits.
+        slices = [result[first:last] for result, (first, last) in zip(self.results, self._slices)]
+        self._wires = [torch.empty(s.shape, dtype=torch.float32) if s.element_size() < 4 else s for s in slices]
+        self._pieces = [self._cut_wire(number) for number in range(len(buckets))]
+
+    def finish(self, numbers: Numbers) -> Sums:
+        mine = [numbers.total, numbers.ours, numbers.irregular, numbers.aside, numbers.changed]
+        local = self._exchange.sums(mine, "the gradients")  # all ranks of the node have sent all they have
+        sums = self._over_nodes([*local, *self._announced()], "numbers")
+        if self._bridge is not None:
+            factor = mean_factor(*sums[-2:], self._nominal)
+            for number in range(self._num_sent):
+                if number == self._num_summed:
+                    self._sum_next()
+                self._carry(number, factor)
+        self._start += self._num_sent
+        self._num_sent = self._num_summed = 0
+        check, self._check = self._check, 0.0
+        # That all slices are there, and what came from the other nodes for ranks that have no bridge.
+        *sums, self.check = self._exchange.sums([*(sums if self._is_first else [0.0] * len(sums)), check], "the means")
+        return Sums(*sums, 0.0 if math.isfinite(self.check) else 1.0)
+
+    def exchange(self, numbers: list[float], what: str) -> list[float]:
+        sums = self._over_nodes(self._exchange.sums(numbers, what), what)
+        return sums if self._all_carry else self._exchange.sums(sums if self._is_first else [0.0] * len(sums), what)
+
+    def _over_nodes(self, numbers: list[float], what: str) -> list[float]:
+        """Sums over the nodes, of numbers that all ranks of a node have; on a rank without a bridge nothing is added."""
+        if self._bridge is None:
+            return numbers
+        return [sum(each) for each in zip(*self._bridge.gather(numbers, f"{self._name}.{what}"))]
+
+    def _sum_next(self) -> None:
+        """Over the ranks of this node."""
+        for wire, _, parts in self._pieces[self._num_summed]:
+            add_up(parts, wire)
+        self._num_summed += 1
+
+    def _carry(self, number: int, factor: float) -> None:
+        """Over the nodes, and make it the mean."""
+        if not self._pieces[number]:
+            return
+        self._bridge.sum_(self._wires[number], f"{self._name}.bucket{number}")
+        for wire, result, _ in self._pieces[number]:
+            if factor != 1.0:
+                wire.mul_(factor)
+            if wire.dtype is not result.dtype:
+                result.copy_(wire)
+            self._check += self._checked(result)
+
+    def _cut_wire(self, number: int) -> list[tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]]:
+        """Each piece of a slice: of what travels, of the result, and of the ranks' gradients."""
+        pieces, start = [], 0
+        for result, parts in self._chunks[number]:
+            pieces.append((self._wires[number][start : start + len(result)], result, parts))
+            start += len(result)
+        return pieces
+
+
+def node_sizes(comm: Communicator, name: str) -> list[int]:
+    """How many ranks each node has, in the order of the nodes; a collective where there are several.
+
+    Example:
+        >>> from hvd_trainer.comm.single import SingleCommunicator
+        >>> node_sizes(SingleCommunicator(), "sizes")
+        [1]
+    """
+    if comm.num_nodes == 1:
+        return [comm.size]
+    sizes = dict(comm.gather_objects((comm.node, comm.local_size), name))
+    return [sizes[node] for node in range(comm.num_nodes)]
+
+
+def shown(sizes: Sequence[int]) -> str:
+    """Nodes and their ranks, in words.
+
+    Example:
+        >>> shown([4]), shown([2, 2]), shown([2, 1])
+        ('1 node of 4 ranks', '2 nodes of 2 ranks', '2 nodes of 2 + 1 ranks')
+    """
+    each = str(sizes[0]) if len(set(sizes)) == 1 else " + ".join(map(str, sizes))
+    return f"{len(sizes)} node{'s' if len(sizes) > 1 else ''} of {each} rank{'' if each == '1' else 's'}"
