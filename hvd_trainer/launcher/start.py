@@ -66,9 +66,9 @@ def run(line: StartLine, env: Mapping[str, str], relabel: Callable[[str], str], 
     timer.daemon = True
 
     def pass_on(number: int, frame: Any) -> None:
-        if not received:
+        received.append(number)  # before the timer: a second signal may come while it starts, and `timeout` sends two
+        if len(received) == 1:
             timer.start()
-        received.append(number)
         send(process, number)
 
     before = {number: signal.signal(number, pass_on) for number in SIGNALS}

@@ -104,6 +104,25 @@ def test_signal_to_us(monkeypatch, handler, expected):
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_second_signal_while_the_first_is_handled(monkeypatch):
+    """As `timeout` does it: to us, and at once to our group."""
+
+    class Timer(start.threading.Timer):
+        def start(self):
+            if not self.is_alive():
+                os.kill(os.getpid(), signal.SIGTERM)
+            super().start()
+
+    monkeypatch.setattr(start.threading, "Timer", Timer)
+    monkeypatch.setattr(start, "KILL_AFTER_S", 30)
+
+    def once(text):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return text
+
+    assert run("import time; print(1, flush=True); time.sleep(30)", relabel=once)[0] == 143
+
+
 def test_output_of_a_program():
     assert start.output(sys.executable, "-c", "import sys; print(1); print(2, file=sys.stderr)") == "1\n2\n"
     assert start.output("/nowhere/program") == ""
