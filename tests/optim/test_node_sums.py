@@ -10,7 +10,16 @@ from hvd_trainer.optim.distributed import DistributedOptimizer
 from hvd_trainer.optim.node_sums import NodeSums
 from hvd_trainer.values import Weighted
 from tests.fake_comm import run_threads, same_bits
-from tests.optim.test_flat_update import OPTIMIZERS, SHARDS, assert_same_state, groups_of, make_model, reference, train, wrap
+from tests.optim.test_flat_update import (
+    OPTIMIZERS,
+    SHARDS,
+    assert_same_state,
+    groups_of,
+    make_model,
+    reference,
+    train,
+    wrap,
+)
 
 TWO_BY_TWO, TWO_AND_ONE, MIXED = "aabb", "aab", "abacb"  # the host of each rank
 
