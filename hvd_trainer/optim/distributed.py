@@ -22,8 +22,10 @@ from hvd_trainer.optim.clip import check_limit, clip_norm_, clip_value_
 from hvd_trainer.optim.flat_update import FlatUpdate, refusal, take_over
 from hvd_trainer.optim.grad_scaler import GradScaler
 from hvd_trainer.optim.gradient_norms import NormsObserver
+from hvd_trainer.optim.kernels import run_backward
 from hvd_trainer.optim.loss import as_sum
 from hvd_trainer.optim.norms_tap import NormsTap
+from hvd_trainer.optim.pieces import LAYERWISE
 from hvd_trainer.optim.rates import REFERENCE, SCALE, forget_scale_where_changed, scale_groups
 from hvd_trainer.optim.reducer import Reducer
 from hvd_trainer.optim.replicas import broadcast_model, broadcast_state, broadcast_tensors
@@ -69,8 +71,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             is shared memory inside each and messages between them; then `compression` makes "auto" take messages only.
         update_by: "tensors" for the optimizer's own step over the model's tensors, "shards" to divide it among the ranks of
             a node (with gradients in shared memory), or "auto": where the optimizer works element by element and ranks
-            are on CPUs, over flat buffers, and in shards where gradients go through shared memory and the model is not
-            tiny. Shards lie in memory that the ranks share: parameters must then be changed by `step()` only, which is
+            are on CPUs, over flat buffers, and in shards (LARS and LAMB, too) where gradients go through shared memory and the
+            model is not tiny. Shards lie in memory that the ranks share: parameters must then be changed by `step()` only, which is
             checked, and they end, with a line that says so, where somebody must see whole gradients before the update.
         scheduler_is_rebased: allow a scheduler made before wrapping; for callers (ht.Trainer) that let it work in
             reference rates and scale what it says.
@@ -352,7 +354,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.comm.backward_of = self._name
         try:
             with self._norms.watching(self.steps_done + 1, local_weight, self._nominal_weight, factor) if self._norms else NOTHING:
-                torch.autograd.backward(total, self._seed_like(total, seed * factor / self._nominal_weight))
+                run_backward(total, self._seed_like(total, seed * factor / self._nominal_weight))
         finally:
             reducer.end()
             self.comm.backward_of = ""
@@ -532,6 +534,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return "one rank"
         if any(param.device.type != "cpu" for param in self._reducer.params):
             return "parameters on a GPU"
+        if type(self.optimizer) in LAYERWISE and not isinstance(self._reducer.way, SharedSums):
+            return f"{type(self.optimizer).__name__} gains nothing in flat buffers that are not shared"
         return refusal(self.optimizer, self._reducer.params)
 
     def _stop_flat(self, reason: str) -> None:
@@ -548,6 +552,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._update_text = "; each rank updates all parameters"
         if self._flat is not None and self._flat.shared:
             self._update_text = f"; each rank updates 1/{self._reducer.way.num_shares} of the parameters"
+            if self._flat.is_layerwise:
+                self._update_text += ", norms of layers are summed over the shares"
         elif isinstance(self._reducer.way, SharedSums):
             self._update_text += f" ({reason})"
 

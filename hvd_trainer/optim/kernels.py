@@ -1,4 +1,4 @@
-"""One optimizer step over a fixed list of flat pieces, at the least cost a call that torch's own functions allow.
+"""torch's own functions called below their wrappers, which cost as much as a small model's arithmetic: backward, and an update.
 
 `torch.optim.X.step` collects its tensors anew in every step; here the lists are made once, and torch's functional form (for SGD
 the kernel below it, where this torch has it) is called with them. Any other optimizer takes its ordinary step, without the wrappers for hooks and profiles.
@@ -13,6 +13,36 @@ from typing import Any
 import torch
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
+
+
+def _engine_works() -> bool:
+    """Whether torch's engine can be called as `torch.autograd.backward` calls it."""
+    try:
+        weight = torch.ones(2, requires_grad=True)
+        total = (3 * weight).sum()
+        _ENGINE.run_backward((total,), (torch.full_like(total, 0.5),), False, False, (), allow_unreachable=True, accumulate_grad=True)
+        return weight.grad.tolist() == [1.5, 1.5]
+    except (AttributeError, TypeError, RuntimeError):
+        return False
+
+
+_ENGINE: Any = getattr(torch.autograd.Variable, "_execution_engine", None)
+_engine_is_known: list[bool] = []
+
+
+def run_backward(total: torch.Tensor, seed: torch.Tensor) -> None:
+    """`torch.autograd.backward(total, seed)`, without the checks of its arguments where this torch allows it.
+
+    Args:
+        total: a tensor with one element that needs a gradient.
+        seed: of its shape, dtype and device.
+    """
+    if not _engine_is_known:
+        _engine_is_known.append(_engine_works())
+    if _engine_is_known[0] and not torch._C._are_functorch_transforms_active():
+        _ENGINE.run_backward((total,), (seed,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+    else:
+        torch.autograd.backward(total, seed)
 
 
 def make_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:

@@ -18,7 +18,7 @@ COMPRESSIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 CHUNK_BYTES = 256 * 1024  # what is worked on at a time stays in a core's cache
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen, which makes making one several times as slow: it happens in every step
 class Numbers:
     """What a rank reports with its gradients; `finish` returns the sums over all ranks.
 
@@ -37,7 +37,7 @@ class Numbers:
     changed: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sums(Numbers):
     """`Numbers` summed over the ranks.
 
