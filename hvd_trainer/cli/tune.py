@@ -34,9 +34,11 @@ SHOWN = 20  # trials in the live table
 @click.option("--budget", default="15m", show_default=True, help="Time for all trials, as 90s, 15m or 1h30m.")
 @click.option("--ranks", default="2", show_default=True, help="Numbers of ranks, as 1,2: each gets a recommendation.")
 @click.option("--optimizers", default="", metavar="a,b", help="As sgd,adamw,lamb. Default: the script's.")
-@click.option("--micro-batch", type=click.IntRange(1), help="Samples that fit on a rank: adds the row N x what fits.")
-@click.option("--noise-scale", type=click.FloatRange(0), help="In samples, as ht.NoiseScale measured it: for the noise rule.")
+@click.option("--micro-batch", type=click.IntRange(1), help="Samples that fit on a rank. Default: measured.")
+@click.option("--noise-scale", type=click.FloatRange(0), help="In samples. Default: measured in the first trial.")
 @click.option("--largest-batch", type=click.IntRange(1), help="Default: 32 times the script's, half an epoch at most.")
+@click.option("--backends", default="", metavar="a,b", help="As mpi,gloo: the recommended settings' step time through each.")
+@click.option("--phases/--no-phases", default=True, show_default=True, help="Measure step times, memory and rates before the search.")
 @click.option("--trials", type=click.IntRange(1), help="End after so many, if the budget is not spent before.")
 @click.option("--with", "asked", type=click.Choice(["auto", *LAUNCHERS]), default="auto", show_default=True)
 @click.option("--threads", type=click.IntRange(1), help="CPU threads a rank. Default: the cores are divided.")
@@ -67,13 +69,13 @@ def tune(context: click.Context, script: str, arguments: tuple[str, ...], **opti
         context.exit(2)
 
 
-def _tune(script: str, arguments: tuple[str, ...], *, target: str, budget: str, ranks: str, optimizers: str, storage: str | None,
+def _tune(script: str, arguments: tuple[str, ...], *, target: str, budget: str, ranks: str, optimizers: str, backends: str, storage: str | None,
           out: Path, seed: int, dry_run: bool, asked: str, threads: int | None, **limits: Any) -> int:  # fmt: skip
     from hvd_trainer.tune import target as words
 
     goal, budget_s = words.parse_target(target), words.parse_duration(budget)
     numbers = words.parse_whole_numbers("--ranks", ranks)
-    names = tuple(dict.fromkeys(name.strip().lower() for name in optimizers.split(",") if name.strip()))
+    names, through = (tuple(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip())) for text in (optimizers, backends))
     check_script((script,))
     lines = start_lines((script, *arguments), numbers, asked, threads)
     for number, line in lines.items():
@@ -81,18 +83,18 @@ def _tune(script: str, arguments: tuple[str, ...], *, target: str, budget: str, 
     if dry_run:
         return 0
     try:
-        from hvd_trainer.tune import ledger, report, search, trial
+        from hvd_trainer.tune import ledger, report, runner, search
     except ImportError as error:
         raise MissingPartError(f"hvd-trainer tune needs optuna ({error})", "optuna >= 5", "pip install optuna") from error
     out.mkdir(parents=True, exist_ok=True)
     identity = {"script": script, "arguments": list(arguments), "target": str(goal)}
     kept = ledger.Ledger(storage or str(out / "trials.journal"), identity, seed)
     needs = ("global_batch", "lr", *(["optimizer"] if names else []))
-    runner = trial.TrialRunner(job_starter(lines), goal, needs)
+    start_run = runner.TrialRunner(job_starter(lines), goal, needs)
     max_trials = limits.pop("trials")
-    chosen = search.Options(numbers, budget_s, names, max_trials=max_trials, **limits)
+    chosen = search.Options(numbers, budget_s, names, max_trials=max_trials, backends=through, **limits)
     view = View(budget_s)
-    hunt = search.Search(runner, kept, chosen, view.change)
+    hunt = search.Search(start_run, kept, chosen, view.change)
     interrupted = False
     try:
         with ended_like_ctrl_c(), view.live(hunt):
@@ -100,10 +102,12 @@ def _tune(script: str, arguments: tuple[str, ...], *, target: str, budget: str, 
     except KeyboardInterrupt:
         interrupted = True
     records = tuple(hunt.records)
-    found = report.Found(script, goal, records, budget_s, limits["micro_batch"], interrupted)
+    found = report.Found(script, goal, records, budget_s, limits["micro_batch"], interrupted, hunt.phases)
     for number in found.ranks:
         for sentence in report.sentences(found, number):
             click.echo(sentence)
+    for note in hunt.phases["notes"]:
+        click.echo(note)
     for path in report.write(found, out):
         click.echo(path)
     if interrupted:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
+from hvd_trainer.checkpoint import rng
 from hvd_trainer.comm import guard
+from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.connect import init
-from hvd_trainer.errors import ConfigError
+from hvd_trainer.errors import ConfigError, NonFiniteError
 from hvd_trainer.train import trial
 from hvd_trainer.train.config import override
 
@@ -43,9 +46,9 @@ def run(
         >>> ht.run(lambda comm, config: (comm.size, config["lr"]), {"lr": 0.1}, engine="single", argv=["--set", "lr=0.2"])
         (1, 0.2)
     """
-    comm = order = None
+    comm = job = None
     try:
-        order = trial.begin()
+        job = trial.begin()
         arguments = sys.argv[1:] if argv is None else argv
         if config is not None:
             config = override(config, arguments)
@@ -55,16 +58,17 @@ def run(
                 "ht.run(main, config)",
                 "give ht.run a dataclass object or a dict as config, or leave --set out",
             )
-        if order is not None:
-            config = order.apply(config)
-            order.write("config", fields=trial.roles(config), config=trial.plain_fields(config))
+        if job is not None:
+            job.runs[0].apply(config)  # a script that cannot be tuned is refused before it starts
+            backend, engine = (job.backend, "auto") if job.backend else (backend, engine)
         _check_main(main, 1 if config is None else 2)
         comm = init(backend=backend, engine=engine, timeout_s=timeout_s)
-        result = main(comm) if config is None else main(comm, config)
-    except trial.TrialEnded:
-        result = None
+        if job is not None:
+            result = _run_trials(main, config, comm, job)
+        else:
+            result = main(comm) if config is None else main(comm, config)
     except BaseException as error:
-        if order is not None:
+        if job is not None and (order := trial.current()) is not None:
             order.failed(error)
         guard.fail_job(error, comm)
         raise
@@ -72,6 +76,27 @@ def run(
         trial.end()
     comm.close()
     return result
+
+
+def _run_trials(main: Callable, config: Any, comm: Communicator, job: trial.TrialJob) -> None:
+    """The runs of a job of `tune`, each as if it were the first: a fresh call of `main`, the same random states."""
+    states = rng.get_rng_state(comm.device)
+    for order in job.runs:
+        trial.enter(order)
+        rng.set_rng_state(states, comm.device)
+        own = order.apply(config)
+        if comm.rank == 0:
+            order.write("config", fields=trial.roles(own), config=trial.plain_fields(own))
+        try:
+            main(comm, own)
+        except trial.TrialEnded:
+            pass
+        except NonFiniteError as error:  # found in a reduced value: all ranks are here
+            if order is job.runs[-1]:
+                raise
+            if comm.rank == 0:
+                order.failed(error)
+        gc.collect()  # models and their buffers are full of cycles
 
 
 def _check_main(main: Callable, num_arguments: int) -> None:

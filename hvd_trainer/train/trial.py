@@ -3,10 +3,14 @@
 `tune` names a JSON file in HVD_TRAINER_TRIAL. `ht.run` reads it here and overrides the config; a Trainer that finds it gets a
 `TrialWatch`, which appends events to a file of JSON lines, one object each, from rank 0:
 
-    {"event": "start", ...}     what the run is: batch, rates, optimizer, the config and its fields for the search
+    {"event": "config", ...}    the config and its fields for the search
+    {"event": "start", ...}     what the run is: batch, rates, optimizer
     {"event": "check", ...}     step, samples, train_s, the losses since the last one, the metrics of ht.Evaluate
     {"event": "end", "outcome": "met" | "cap" | "script_end" | "diverged", ...}
     {"event": "error", "kind": ..., "message": ...}     from the rank that failed
+
+The file holds a job: several such runs, one after another in the same processes, for a start costs seconds. Each has an
+events file of its own, and begins with the random states that the process began with.
 """
 
 from __future__ import annotations
@@ -31,8 +35,9 @@ ROLES = {
     "lr": ("lr", "learning_rate", "base_lr"),
     "optimizer": ("optimizer", "optimizer_name", "optim"),
     "warmup": ("warmup_epochs", "warmup_steps", "warmup_samples"),
+    "seed": ("seed",),
 }
-SHOW = {"global_batch": "global_batch: int = 64", "lr": "lr: float = 0.1", "optimizer": 'optimizer: str = "sgd"', "warmup": "warmup_epochs: float = 0"}
+SHOW = {"global_batch": "global_batch: int = 64", "lr": "lr: float = 0.1", "optimizer": 'optimizer: str = "sgd"', "warmup": "warmup_epochs: float = 0", "seed": "seed: int = 0"}
 
 _current: Optional[TrialOrder] = None
 
@@ -51,7 +56,7 @@ class TrialOrder:
 
     Args:
         events: path of the file of JSON lines.
-        metric, sign, bound: the target: "val_loss", "<=", 0.42.
+        metric, sign, bound: the target: "val_loss", "<=", 0.42. An empty metric: only caps end the run, nothing is evaluated.
         fields: config field -> value.
         needs: roles (see `ROLES`) that the config must have a field for.
         expect: what the run must then be ("global_batch", "peak_lr", "optimizer"); a script that ignores a field is refused.
@@ -59,6 +64,9 @@ class TrialOrder:
         diverged_factor: a loss above this many times the first one counts as diverged.
         evaluate_growth: evaluate again after this many times the steps, so that the steps to target are known that well.
         measure_noise: measure the gradient noise scale along.
+        warm_steps: first steps that do not count for the median seconds of a step, as long as there are others.
+        num_losses: write down the losses of so many first steps.
+        sweep: instead of training, a range test of the rate with these arguments of `lr_range_test`.
     """
 
     events: str
@@ -74,6 +82,9 @@ class TrialOrder:
     diverged_factor: float = 10.0
     evaluate_growth: float = 1.05
     measure_noise: bool = False
+    warm_steps: int = 1
+    num_losses: int = 0
+    sweep: dict[str, float] = field(default_factory=dict)
 
     def met(self, value: float) -> bool:
         """Whether a value of the metric is the target."""
@@ -110,6 +121,19 @@ class TrialOrder:
             self.write("error", kind=type(error).__name__, message=str(error).strip() or repr(error), ours=isinstance(error, HvdTrainerError))
 
 
+@dataclass(frozen=True)
+class TrialJob:
+    """What one start of the script does.
+
+    Args:
+        runs: one after another.
+        backend: for `ht.init`; "": as the script has it.
+    """
+
+    runs: tuple[TrialOrder, ...]
+    backend: str = ""
+
+
 def roles(config: Any) -> dict[str, str]:
     """Role -> the config's field for it, as far as there is one.
 
@@ -122,15 +146,23 @@ def roles(config: Any) -> dict[str, str]:
     return {role: name for role, name in found.items() if name}
 
 
-def begin() -> Optional[TrialOrder]:
-    """The order of this process, from HVD_TRAINER_TRIAL; None outside of `tune`."""
+def begin() -> Optional[TrialJob]:
+    """The job of this process, from HVD_TRAINER_TRIAL; None outside of `tune`. Its first run is now the current one."""
     global _current
     path, _ = env.own_setting("TRIAL", "")
     _current = None
-    if path:
-        content = json.loads(Path(str(path)).read_text())
-        _current = TrialOrder(**{**content, "needs": tuple(content["needs"])})
-    return _current
+    if not path:
+        return None
+    content = json.loads(Path(str(path)).read_text())
+    runs = tuple(TrialOrder(**{**each, "needs": tuple(each["needs"])}) for each in content["runs"])
+    enter(runs[0])
+    return TrialJob(runs, content["backend"])
+
+
+def enter(order: TrialOrder) -> None:
+    """From here on this run of the job is under way."""
+    global _current
+    _current = order
 
 
 def end() -> None:

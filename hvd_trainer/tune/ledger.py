@@ -15,6 +15,7 @@ from hvd_trainer.errors import ConfigError
 from hvd_trainer.tune.trial import CAP, MET, SCRIPT_END, Settings, TrialResult
 
 ROWS = "rows"  # the study of the trials that nobody sampled
+PHASE = "phase "  # begins the names under which it keeps what phases found
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,19 @@ class Ledger:
             self._studies[name] = study
         return self._studies[name]
 
+    def phase(self, name: str) -> Optional[dict[str, Any]]:
+        """What a phase found, if it was run."""
+        text = self.study(ROWS).user_attrs.get(PHASE + name)
+        return None if text is None else json.loads(text)
+
+    def keep_phase(self, name: str, found: dict[str, Any]) -> None:
+        """Keep what a phase found, as plain values; it is not run again."""
+        self.study(ROWS).set_user_attr(PHASE + name, json.dumps(found))
+
+    def phases(self) -> dict[str, dict[str, Any]]:
+        """All that were run."""
+        return {name.removeprefix(PHASE): json.loads(text) for name, text in self.study(ROWS).user_attrs.items() if name.startswith(PHASE)}
+
     def records(self) -> list[Record]:
         """All finished trials, the oldest first."""
         found = []
@@ -124,6 +138,8 @@ class Ledger:
     def give_up(self, study: str, trial: Trial) -> None:
         """The trial was interrupted: it says nothing, and is run again."""
         self.study(study).tell(trial, state=TrialState.FAIL)
+        if trial.params:
+            self.study(study).enqueue_trial(trial.params)
 
 
 def record_of(trial: FrozenTrial) -> Optional[Record]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
@@ -29,6 +29,7 @@ class Found:
         budget_s: seconds.
         micro_batch: that fits on a rank; None: not known.
         interrupted: whether there is more to do.
+        phases: what was measured and predicted, as `Search.phases` gives it.
     """
 
     script: str
@@ -37,6 +38,7 @@ class Found:
     budget_s: float
     micro_batch: Optional[int] = None
     interrupted: bool = False
+    phases: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ranks(self) -> list[int]:
@@ -141,6 +143,7 @@ def as_json(found: Found) -> dict[str, Any]:
         "interrupted": found.interrupted,
         "recommended": {ranks: recommended_fields(record) for ranks, record in best.items() if record},
         "sentences": {str(ranks): sentences(found, ranks) for ranks in found.ranks},
+        "phases": found.phases,
         "trials": [{**asdict(record), "result": record.result.as_dict()} for record in found.records],
     }
 

@@ -1,24 +1,27 @@
-"""The search: rows that are always measured, then Optuna around them, each trial a job of its own, until the budget is spent."""
+"""The search: the script as it is, what is measured and predicted, rows that are always there, Optuna around them, finalists."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
 from hvd_trainer.errors import ConfigError
+from hvd_trainer.tune import finalists
+from hvd_trainer.tune.finalists import SEED, best_of
 from hvd_trainer.tune.ledger import ROWS, Ledger, Record
-from hvd_trainer.tune.start_points import DEFAULT, Base, middle_rate, rows
-from hvd_trainer.tune.trial import MET, START_S, Caps, Settings, TrialResult, TrialRunner
+from hvd_trainer.tune.measure import Measurer
+from hvd_trainer.tune.phases import backends
+from hvd_trainer.tune.runner import Interrupted, Run, TrialRunner
+from hvd_trainer.tune.space import Space
+from hvd_trainer.tune.start_points import DEFAULT, FITS, PREDICTED, Base, rows
+from hvd_trainer.tune.trial import MET, START_S, Caps, Settings, TrialResult
 
-NEAR, FAR = 4.0, 16.0  # the rate is searched within this factor of the rule's; FAR for an optimizer that nobody tuned
-WARMUP_SHARES = (0.0, 0.02, 0.05, 0.1)  # of the samples to the target
 PRUNE_AT = 1.5  # a sampled trial ends at this many times the best seconds so far
 ROW_AT = 4.0  # a row goes on for longer, so that the table can say how much slower it is
 MOST_REPEATS = 20  # in a row: then the space is used up
+MOST_TOGETHER = 4  # trials in one job
+RESERVE = 0.2  # of the budget, for the finalists' other seeds
 SAMPLED = "search"
 
 
@@ -28,12 +31,14 @@ class Options:
 
     Args:
         ranks: numbers of ranks, each with its own recommendation.
-        budget_s: seconds for all trials, those before an interruption included.
+        budget_s: seconds for all trials and phases, those before an interruption included.
         optimizers: names; (): the script's.
-        micro_batch: samples that fit on a rank; None: not known.
-        noise_scale: in samples; None: not known.
+        micro_batch: samples that fit on a rank; None: measured.
+        noise_scale: in samples; None: measured.
         largest_batch: None: from the script's batch and data.
-        max_trials: None: as many as the budget allows.
+        max_trials: None: as many as the budget allows; repetitions with other seeds are not counted.
+        backends: to compare at the end.
+        phases: whether to measure before searching.
     """
 
     ranks: tuple[int, ...]
@@ -43,6 +48,8 @@ class Options:
     noise_scale: Optional[float] = None
     largest_batch: Optional[int] = None
     max_trials: Optional[int] = None
+    backends: tuple[str, ...] = ()
+    phases: bool = True
 
 
 @dataclass(frozen=True)
@@ -51,13 +58,30 @@ class Share:
 
     Args:
         ranks: processes.
-        floor_s: seconds of the budget to leave for the others.
+        floor_s: seconds of the budget to leave for the others and for the finalists.
         max_trials: on these ranks; None: no limit.
     """
 
     ranks: int
     floor_s: float
     max_trials: Optional[int]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A trial to run.
+
+    Args:
+        study: name; trial: Optuna's.
+        label, settings: as in a `Record`.
+        times_best: it ends at this many times the best seconds so far.
+    """
+
+    study: str
+    trial: Any
+    label: str
+    settings: Settings
+    times_best: float
 
 
 class Search:
@@ -67,11 +91,14 @@ class Search:
         runner: starts trials.
         ledger: where they are kept.
         options: what is searched.
-        on_change: called with what is running now ("" for nothing), before and after each trial.
+        on_change: called with what is running now ("" for nothing), before and after each job.
     """
 
     def __init__(self, runner: TrialRunner, ledger: Ledger, options: Options, on_change: Callable[[str], None] = lambda running: None) -> None:
         self._runner, self._ledger, self._options, self._on_change = runner, ledger, options, on_change
+        self._measurer = Measurer(runner, ledger, options.budget_s, on_change)
+        self._measured: dict[str, Any] = {}
+        self._seed: Optional[int] = None  # the script's own; None: its config has no such field
 
     @property
     def records(self) -> list[Record]:
@@ -81,7 +108,20 @@ class Search:
     @property
     def left_s(self) -> float:
         """Seconds of the budget that are left."""
-        return self._options.budget_s - sum(record.result.wall_s for record in self.records)
+        return self._options.budget_s - sum(record.result.wall_s for record in self.records) - self._measurer.spent_s
+
+    @property
+    def phases(self) -> dict[str, Any]:
+        """What was measured, predicted and compared, as plain values."""
+        records, ranks = self.records, self._options.ranks
+        compared = self._ledger.phase("backends") or {}
+        found = {"finalists": finalists.as_rows(records, ranks), "backends": compared.get("rows", []), "ranks": finalists.worth_of_ranks(records, ranks)}
+        notes = list(self._measured.get("notes", []))
+        if self._measured and self._seed is None:
+            notes.append("finalists: each trial has one seed, for the config has no field `seed`")
+        if compared:
+            notes.append(compared["note"])
+        return {**self._measured, **found, "notes": notes}
 
     def run(self) -> list[Record]:
         """Search.
@@ -93,8 +133,9 @@ class Search:
             ConfigError: the script cannot be tuned, or fails as it is.
             KeyboardInterrupt: what was finished is kept; the trial under way will run again.
         """
-        numbers = sorted(self._options.ranks, reverse=True)
-        first = self._row(DEFAULT, Settings(numbers[0]), None, Share(numbers[0], 0.0, self._trials_for(0, len(numbers))))
+        options = self._options
+        numbers = sorted(options.ranks, reverse=True)
+        first = self._first(numbers[0], self._trials_for(0, len(numbers)))
         if first is None:
             return self.records
         if not first.result.start:
@@ -103,68 +144,127 @@ class Search:
                 "a script that trains",
                 f"hvd-trainer launch -np {numbers[0]} ... shows the whole output; then start with another --storage",
             )
-        base = Base.of(first.result.start)
+        base, known = Base.of(first.result.start), first.result
+        seed = known.config["config"].get(known.config["fields"].get("seed", ""))
+        self._seed = seed if isinstance(seed, int) and not isinstance(seed, bool) else None
+        largest = options.largest_batch or base.largest_batch()
+        if options.phases:
+            self._measured = self._measurer.prediction(base, known, options.ranks, largest, options.noise_scale, options.micro_batch)
+        reserve_s = 0.0 if self._seed is None else RESERVE * options.budget_s
         for index, ranks in enumerate(numbers):
             others = len(numbers) - index - 1
-            share = Share(ranks, self.left_s * others / (others + 1), self._trials_for(index, len(numbers)))
-            self._search_ranks(share, base, first.result)
+            free_s = max(0.0, self.left_s - reserve_s)
+            share = Share(ranks, reserve_s + free_s * others / (others + 1), self._trials_for(index, len(numbers)))
+            self._search_ranks(share, base, known, largest)
+        for ranks in numbers:
+            self._repeat_best(ranks, known)
+        self._compare_backends(numbers[0], known)
         return self.records
 
     def _trials_for(self, index: int, parts: int) -> Optional[int]:
         most = self._options.max_trials
         return None if most is None else most // parts + (index < most % parts)
 
-    def _search_ranks(self, share: Share, base: Base, known: TrialResult) -> None:
+    def _first(self, ranks: int, max_trials: Optional[int]) -> Optional[Record]:
+        """The script as it is, with its noise scale."""
+        found = self._ledger.find(Settings(ranks))
+        if found is None and self._goes_on(Share(ranks, 0.0, max_trials)):
+            self._run([Item(ROWS, self._ledger.study(ROWS).ask(), DEFAULT, Settings(ranks), ROW_AT)], None)
+            found = self._ledger.find(Settings(ranks))
+        return found
+
+    def _search_ranks(self, share: Share, base: Base, known: TrialResult, largest: int) -> None:
         options, ranks = self._options, share.ranks
-        largest = options.largest_batch or base.largest_batch()
-        self._row(DEFAULT, Settings(ranks), None, share)
-        for label, settings in rows(base, ranks, options.micro_batch, options.noise_scale, largest):
-            self._row(label, settings, known, share)
-        warms_up = "warmup" in known.config["fields"]
-        spaces = [Space(ranks, base, name, options.noise_scale, largest, warms_up, self._samples_to_target(base)) for name in options.optimizers or (None,)]
+        noise_scale = self._measured.get("noise", {}).get("noise_scale") if self._measured else options.noise_scale
+        fits = self._measured.get("memory", {}).get(str(ranks), {}).get("micro_batch") if self._measured else options.micro_batch
+        best = self._measured.get("prediction", {}).get("best", {}).get(str(ranks))
+        highest_rate = self._measured.get("lr_range", {}).get("highest_rate")
+        wanted = [(DEFAULT, Settings(ranks))]
+        if best is not None:
+            wanted.append((PREDICTED, Settings(ranks, best["global_batch"], best["peak_lr"])))
+        wanted += rows(base, ranks, fits, noise_scale, largest)
+        self._rows(wanted, known, share)
+        warms_up, samples = "warmup" in known.config["fields"], self._samples_to_target(base)
+        spaces = [
+            Space(ranks, base, name, noise_scale, largest, warms_up, samples, best and best["global_batch"], highest_rate) for name in options.optimizers or (None,)
+        ]
         for space in spaces:
             for record in self.records:
-                if record.label != SAMPLED and record.settings.global_batch and space.holds(record.settings):
+                if record.label not in (SAMPLED, SEED) and record.settings.global_batch and space.holds(record.settings):
                     self._ledger.teach(space.name, record, space.params(record.settings), space.distributions)
         number = repeats = 0
         while self._goes_on(share) and repeats < MOST_REPEATS:
-            is_new = self._sampled(spaces[number % len(spaces)], known)  # in turn: the same number of trials for each
-            number, repeats = number + 1, 0 if is_new else repeats + 1
+            items = []
+            for _ in range(self._together(share)):
+                item = self._sampled(spaces[number % len(spaces)])  # in turn: the same number of trials for each
+                number += 1
+                repeats = 0 if item else repeats + 1
+                if item:
+                    items.append(item)
+            self._run(items, known)
 
     def _goes_on(self, share: Share) -> bool:
         records = self.records
-        if share.max_trials is not None and sum(record.settings.ranks == share.ranks for record in records) >= share.max_trials:
+        if share.max_trials is not None and self._count(share.ranks) >= share.max_trials:
             return False
-        starts = [record.result.wall_s - record.result.train_s for record in records if record.result.train_s]
+        starts = [record.result.start_s for record in records if record.result.start_s]
         return self.left_s - share.floor_s > max(0.0, min(starts, default=0.0))  # else there is no time for a start
 
-    def _row(self, label: str, settings: Settings, known: Optional[TrialResult], share: Share) -> Optional[Record]:
-        found = self._ledger.find(settings)
-        if found is None and self._goes_on(share):
-            trial = self._ledger.study(ROWS).ask()
-            return self._run(ROWS, trial, label, settings, known, ROW_AT)
-        return found
+    def _count(self, ranks: int) -> int:
+        return sum(record.settings.ranks == ranks and record.label != SEED for record in self.records)
 
-    def _sampled(self, space: Space, known: TrialResult) -> bool:
+    def _together(self, share: Share) -> int:
+        """How many trials to run in one job: as many as take no longer than its start, for Optuna learns nothing between them."""
+        best, starts = best_of(self.records, share.ranks), [record.result.start_s for record in self.records if record.result.start_s]
+        if best is None or not starts:
+            return 1
+        most = MOST_TOGETHER if share.max_trials is None else min(MOST_TOGETHER, share.max_trials - self._count(share.ranks))
+        return max(1, min(most, round(min(starts) / best.result.to_target_s)))
+
+    def _rows(self, wanted: Sequence[tuple[str, Settings]], known: TrialResult, share: Share) -> None:
+        """Run those that were not run, several in a job; the one that may be out of memory has its own."""
+        while self._goes_on(share):
+            missing = [(label, settings) for label, settings in wanted if self._ledger.find(settings) is None]
+            if not missing:
+                return
+            alone = missing[0][0] in (FITS, PREDICTED)  # the prediction's time is the cap of the others
+            chosen = missing[:1] if alone else [each for each in missing if each[0] != FITS][: self._together(share)]
+            # The same settings may have two names.
+            chosen = list({settings.key: (label, settings) for label, settings in reversed(chosen)}.values())[::-1]
+            self._run([Item(ROWS, self._ledger.study(ROWS).ask(), label, settings, ROW_AT) for label, settings in chosen], known)
+
+    def _sampled(self, space: Space) -> Optional[Item]:
         trial = self._ledger.study(space.name).ask(space.distributions)
         settings = space.settings(trial.params)
         before = self._ledger.find(settings)
         if before is not None:
             self._ledger.repeat(space.name, trial, before.result)
-            return False
-        self._run(space.name, trial, SAMPLED, settings, known, PRUNE_AT)
-        return True
+            return None
+        return Item(space.name, trial, SAMPLED, settings, PRUNE_AT)
 
-    def _run(self, study: str, trial: Any, label: str, settings: Settings, known: Optional[TrialResult], times_best: float) -> Record:
-        self._on_change(f"{label}: {settings}" if settings.global_batch else f"{label}, {settings}")
+    def _run(self, items: Sequence[Item], known: Optional[TrialResult]) -> None:
+        """A job; what it did not come to is given up, and will be asked for again."""
+        if not items:
+            return
+        first = items[0]
+        name = f"{first.label}: {first.settings}" if first.settings.global_batch else f"{first.label}, {first.settings}"
+        self._on_change(name + (f", and {len(items) - 1} more" if len(items) > 1 else ""))
+        caps = [self._caps(item.settings.ranks, item.times_best) for item in items]
+        runs = [Run(item.settings, each, measure_noise=known is None) for item, each in zip(items, caps)]
         try:
-            result = self._runner.run(settings, self._caps(settings.ranks, times_best), known)
-        except BaseException:  # the user's Ctrl-C, or a script that is refused
-            self._ledger.give_up(study, trial)
+            results = self._runner.run_many(runs, known, sum(each.wall_s - START_S for each in caps) + START_S)
+        except BaseException as error:  # the user's Ctrl-C, or a script that is refused
+            self._finish(items, error.results if isinstance(error, Interrupted) else [None] * len(items))
             raise
-        record = self._ledger.finish(study, trial, label, settings, result)
+        self._finish(items, results)
         self._on_change("")
-        return record
+
+    def _finish(self, items: Sequence[Item], results: Sequence[Optional[TrialResult]]) -> None:
+        for item, result in zip(items, results):
+            if result is None:
+                self._ledger.give_up(item.study, item.trial)
+            else:
+                self._ledger.finish(item.study, item.trial, item.label, item.settings, result)
 
     def _caps(self, ranks: int, times_best: float) -> Caps:
         best = best_of(self.records, ranks)
@@ -172,58 +272,38 @@ class Search:
         train_s = left_s / 3 if best is None else min(times_best * best.result.to_target_s, left_s)
         return Caps(train_s=train_s, wall_s=min(3 * train_s, left_s) + START_S)
 
+    def _repeat_best(self, ranks: int, known: TrialResult) -> None:
+        """The finalists with other seeds, as far as the budget goes."""
+        if self._seed is None or not self._options.phases:
+            return
+        while wanted := finalists.repetitions(self.records, ranks, self._seed):
+            best = best_of(self.records, ranks)
+            starts = [record.result.start_s for record in self.records if record.result.start_s]
+            room_s = self.left_s - min(starts, default=0.0)
+            fits = wanted if best is None else wanted[: max(0, int(room_s / (ROW_AT / 2 * best.result.to_target_s)))]
+            if not fits:
+                return
+            before = len(self.records)
+            self._run([Item(ROWS, self._ledger.study(ROWS).ask(), SEED, settings, ROW_AT) for settings in fits], known)
+            if len(self.records) == before:
+                return
+
+    def _compare_backends(self, ranks: int, known: TrialResult) -> None:
+        best = best_of(self.records, ranks)
+        if not self._options.backends or best is None:
+            return
+        settings = Settings(ranks, best.result.start["global_batch"], best.result.start["peak_lr"], best.settings.optimizer)
+        kept = self._ledger.phase("backends")
+        if kept is not None and kept["key"] == settings.key and {row["backend"] for row in kept["rows"]} == set(self._options.backends):
+            return
+        found, spent_s = [], 0.0
+        for name in self._options.backends:
+            results, wall_s = self._measurer.job("backends", [backends.run(settings)], known, f"backend {name}, {settings}", name)
+            found.append(backends.row(name, results[0]))
+            spent_s += wall_s
+        self._ledger.keep_phase("backends", {"key": settings.key, "rows": found, "note": backends.sentence(found), "wall_s": spent_s})
+
     def _samples_to_target(self, base: Base) -> int:
         """Of the first trial that met it: what warm-ups are a share of. The same after a resume."""
         met = next((record.result.samples for record in self.records if record.result.outcome == MET), None)
         return met or base.num_samples or 100 * base.global_batch
-
-
-class Space:
-    """What Optuna may choose for one number of ranks and one optimizer, and what its parameters mean.
-
-    The rate is a multiple of the rule's for the batch, so that a good multiple at one batch is likely good at another.
-
-    Args:
-        ranks, base, optimizer, noise_scale: see `middle_rate`.
-        largest: batch.
-        warms_up: whether the script's config has a warm-up.
-        samples: to the target, roughly.
-    """
-
-    def __init__(
-        self, ranks: int, base: Base, optimizer: Optional[str], noise_scale: Optional[float], largest: int, warms_up: bool, samples: int
-    ) -> None:
-        self._ranks, self._base, self._optimizer, self._noise_scale, self._samples = ranks, base, optimizer, noise_scale, samples
-        self.name = f"ranks={ranks} optimizer={optimizer or 'script'}"
-        is_known = optimizer in (None, base.optimizer)
-        around = NEAR if is_known else FAR
-        smallest = max(ranks, base.global_batch // 4, 1)
-        self.distributions: dict[str, Any] = {
-            "global_batch": IntDistribution(min(smallest, largest), largest, log=True),
-            "rate_multiple": FloatDistribution(1 / around, around, log=True),
-        }
-        if warms_up:
-            self.distributions["warmup_share"] = CategoricalDistribution(WARMUP_SHARES)
-
-    def settings(self, params: dict[str, Any]) -> Settings:
-        """What these parameters are."""
-        batch = params["global_batch"]
-        rate = params["rate_multiple"] * middle_rate(self._base, batch, self._optimizer, self._noise_scale)
-        share = params.get("warmup_share")
-        return Settings(self._ranks, batch, rate, self._optimizer, None if share is None else round(share * self._samples))
-
-    def params(self, settings: Settings) -> dict[str, Any]:
-        """The parameters of a row; its warm-up is the script's, which counts as the middle one."""
-        rate = middle_rate(self._base, settings.global_batch, self._optimizer, self._noise_scale)
-        params = {"global_batch": settings.global_batch, "rate_multiple": settings.peak_lr / rate, "warmup_share": WARMUP_SHARES[2]}
-        return {name: params[name] for name in self.distributions}
-
-    def holds(self, settings: Settings) -> bool:
-        """Whether a row is of these ranks and this optimizer."""
-        return settings.ranks == self._ranks and self._optimizer in (None, self._base.optimizer)
-
-
-def best_of(records: Sequence[Record], ranks: int) -> Optional[Record]:
-    """The trial on so many ranks that was soonest at the target; None where none was."""
-    met = [record for record in records if record.settings.ranks == ranks and math.isfinite(record.result.to_target_s)]
-    return min(met, key=lambda record: record.result.to_target_s, default=None)

@@ -9,7 +9,7 @@ from hvd_trainer.optim.noise_rule import NoiseRule
 from hvd_trainer.optim.scaling import Linear, ScalingRule, Sqrt
 from hvd_trainer.tune.trial import Settings
 
-DEFAULT, LINEAR, FITS = "script's default", "linear rule", "N x what fits"
+DEFAULT, PREDICTED, LINEAR, FITS = "script's default", "predicted", "linear rule", "N x what fits"
 STEPS_UP = (4, 16)  # times the script's batch
 # For an optimizer that the script was not tuned for: torch's and the papers' defaults, only as a middle to search around.
 USUAL_RATE = {"sgd": 0.1, "lars": 1.0, "lamb": 2e-3, "adam": 1e-3, "adamw": 1e-3, "nadam": 2e-3, "rmsprop": 1e-3, "adagrad": 1e-2}

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import tempfile
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Optional
 
 from hvd_trainer.errors import ConfigError
-from hvd_trainer.train.trial import TrialOrder
 from hvd_trainer.tune.job import JobEnd
-from hvd_trainer.tune.target import Target
 
 MET, CAP, SCRIPT_END, DIVERGED, FAILED = "target met", "cap reached", "script ended", "diverged", "failed"
 OUTCOMES = {"met": MET, "cap": CAP, "script_end": SCRIPT_END, "diverged": DIVERGED}
@@ -32,6 +26,7 @@ class Settings:
         peak_lr: the rate after scaling and warm-up, which is what batches and optimizers can be compared by.
         optimizer: name, as of `ht.make_optimizer`.
         warmup_samples: length of the warm-up.
+        seed: of a run that repeats another trial.
     """
 
     ranks: int
@@ -39,12 +34,18 @@ class Settings:
     peak_lr: Optional[float] = None
     optimizer: Optional[str] = None
     warmup_samples: Optional[int] = None
+    seed: Optional[int] = None
+
+    @property
+    def without_seed(self) -> Settings:
+        """What repetitions with other seeds have in common."""
+        return replace(self, seed=None)
 
     @property
     def key(self) -> str:
         """The same for settings that are the same to four digits; what was run once is not run again."""
         rate = "" if self.peak_lr is None else f"{self.peak_lr:.4g}"
-        return "/".join(str(part) for part in (self.ranks, self.global_batch, rate, self.optimizer, self.warmup_samples))
+        return "/".join(str(part) for part in (self.ranks, self.global_batch, rate, self.optimizer, self.warmup_samples, *([] if self.seed is None else [f"seed {self.seed}"])))
 
     def __str__(self) -> str:
         parts = [f"{self.ranks} rank{'s' * (self.ranks > 1)}"]
@@ -56,6 +57,8 @@ class Settings:
             parts.append(self.optimizer)
         if self.warmup_samples:
             parts.append(f"warm-up {self.warmup_samples} samples")
+        if self.seed is not None:
+            parts.append(f"seed {self.seed}")
         return ", ".join(parts)
 
 
@@ -86,12 +89,14 @@ class TrialResult:
         train_s: seconds of training, without the start and without evaluations.
         step_s: median seconds of a step; None where none was taken.
         value: of the target's metric, last seen.
-        wall_s: seconds of the whole job.
+        wall_s: seconds of the job; of one of several runs in a job its own, the first one's with the start.
+        start_s: seconds that starting took; 0 for a run after another in the same job.
         fields: the config fields that were set.
         start: the start event: what the run was.
         config: the script's config: {"fields": role -> name, "config": name -> value}.
         checks: the check events.
         noise_scale: measured along, in samples; None: undetermined or not measured.
+        end: the end event: what else was measured.
         last_lines: of the output, where it FAILED.
     """
 
@@ -108,6 +113,8 @@ class TrialResult:
     config: dict[str, Any] = field(default_factory=dict)
     checks: tuple[dict[str, Any], ...] = ()
     noise_scale: Optional[float] = None
+    end: dict[str, Any] = field(default_factory=dict)
+    start_s: float = 0.0
     last_lines: str = ""
 
     @property
@@ -148,10 +155,10 @@ def fields_for(settings: Settings, config: dict[str, Any], start: dict[str, Any]
     from hvd_trainer.optim.scaling import RULES
 
     names, values = config["fields"], {}
-    wanted = {"optimizer": settings.optimizer, "warmup": settings.warmup_samples}
+    wanted = {"optimizer": settings.optimizer, "warmup": settings.warmup_samples, "seed": settings.seed}
     missing = [role for role, value in wanted.items() if value is not None and role not in names]
     if missing:
-        raise ConfigError(f"the config has no field for {', '.join(missing)}", "optimizer; warmup_epochs, warmup_steps or warmup_samples", "add the field, or leave it out of the search")
+        raise ConfigError(f"the config has no field for {', '.join(missing)}", "optimizer; warmup_epochs, warmup_steps or warmup_samples; seed", "add the field, or leave it out of the search")
     batch = settings.global_batch or start["global_batch"]
     if settings.global_batch is not None:
         values[names["global_batch"]] = batch
@@ -165,6 +172,8 @@ def fields_for(settings: Settings, config: dict[str, Any], start: dict[str, Any]
         else:
             raise ConfigError(f"the script's lr_scaling is {rule!r}, a rule whose factor changes", f"a number, {', '.join(RULES)}", 'lr_scaling="linear" while tuning')
         values[names["lr"]] = settings.peak_lr / factor
+    if settings.seed is not None:
+        values[names["seed"]] = settings.seed
     if settings.optimizer is not None:
         values[names["optimizer"]] = settings.optimizer
     if settings.warmup_samples is not None:
@@ -202,7 +211,7 @@ def result_of(events: Sequence[dict[str, Any]], ended: JobEnd, wall_s: float, fi
         known.update({"steps": end.get("step", known["steps"]), "samples": end.get("samples", known["samples"]), "train_s": end.get("train_s", known["train_s"])})
         outcome = OUTCOMES[end["outcome"]]
         reason = end.get("message", "") or {CAP: "the cap of this trial", SCRIPT_END: "the script's own length"}.get(outcome, "")
-        return TrialResult(outcome, reason, step_s=end.get("step_s"), value=end.get("value"), noise_scale=end.get("noise_scale"), **known)
+        return TrialResult(outcome, reason, step_s=end.get("step_s"), value=end.get("value"), noise_scale=end.get("noise_scale"), end=end, **known)
     if ended.code is None:
         return TrialResult(CAP, f"killed after {wall_s:.0f} s", **known)
     if ended.code == 0:
@@ -228,65 +237,3 @@ def failure(errors: Sequence[dict[str, Any]], ended: JobEnd) -> str:
         return f"out of memory: a rank was killed (exit code {ended.code})"
     text = (said + ended.last_lines).lower()
     return f"out of memory: {said}" if any(word in text for word in OUT_OF_MEMORY) else said
-
-
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """The events of a file of JSON lines; a line that a kill tore is left out."""
-    if not path.exists():
-        return []
-    events = []
-    for line in path.read_text().splitlines():
-        try:
-            events.append(json.loads(line))
-        except ValueError:
-            continue
-    return [event for event in events if isinstance(event, dict) and "event" in event]
-
-
-@dataclass(frozen=True)
-class TrialRunner:
-    """Runs trials of one script.
-
-    Args:
-        start: (ranks, path of the order, seconds) -> how the job ended: the launcher, with HVD_TRAINER_TRIAL set to the path.
-        target: when a trial is done.
-        needs: roles that the config must have a field for.
-    """
-
-    start: Callable[[int, str, float], JobEnd]
-    target: Target
-    needs: tuple[str, ...] = ("global_batch", "lr")
-
-    def run(
-        self,
-        settings: Settings,
-        caps: Caps,
-        known: Optional[TrialResult] = None,
-        measure_noise: bool = False,
-    ) -> TrialResult:
-        """Run one trial to its end.
-
-        Args:
-            settings: what to set.
-            caps: where it ends at the latest.
-            known: an earlier trial of the script, which says how its fields are called; None for the first, which sets nothing.
-            measure_noise: measure the gradient noise scale along.
-
-        Raises:
-            ConfigError: the script cannot be a trial.
-        """
-        fields, expect = {}, {}
-        if known is not None:
-            fields = fields_for(settings, known.config, known.start)
-            wanted = {"global_batch": settings.global_batch, "peak_lr": settings.peak_lr, "optimizer": settings.optimizer}
-            expect = {name: value for name, value in wanted.items() if value is not None}
-        with tempfile.TemporaryDirectory(prefix="hvd_trainer_trial_") as folder:
-            events, order_path = Path(folder, "events.jsonl"), Path(folder, "order.json")
-            order = TrialOrder(
-                str(events), self.target.metric, self.target.sign, self.target.bound, fields, self.needs, expect,
-                max_steps=caps.steps, max_samples=caps.samples, max_train_s=caps.train_s, measure_noise=measure_noise,
-            )  # fmt: skip
-            order_path.write_text(json.dumps(asdict(order)))
-            began_s = time.monotonic()
-            ended = self.start(settings.ranks, str(order_path), caps.wall_s)
-            return result_of(read_events(events), ended, time.monotonic() - began_s, fields)

@@ -25,8 +25,8 @@ OPTIONS = {
     },
     "launch": {"--dry-run", "--hostfile", "--hosts", "--ranks", "--threads", "--with"},
     "tune": {
-        "--budget", "--dry-run", "--largest-batch", "--micro-batch", "--noise-scale", "--optimizers", "--out", "--ranks", "--seed",
-        "--storage", "--target", "--threads", "--trials", "--with",
+        "--backends", "--budget", "--dry-run", "--largest-batch", "--micro-batch", "--noise-scale", "--optimizers", "--out", "--phases",
+        "--ranks", "--seed", "--storage", "--target", "--threads", "--trials", "--with",
     },
 }  # fmt: skip
 

@@ -46,7 +46,7 @@ def trial_run(tmp_path, monkeypatch):
     def start(main=main, config=None, **order):
         events = tmp_path / "events.jsonl"
         order = TrialOrder(str(events), **{"metric": "val_loss", "sign": "<=", "bound": 0.05, **order})
-        (tmp_path / "order.json").write_text(json.dumps(asdict(order)))
+        (tmp_path / "order.json").write_text(json.dumps({"runs": [asdict(order)], "backend": ""}))
         monkeypatch.setenv("HVD_TRAINER_TRIAL", str(tmp_path / "order.json"))
         returned = ht.run(main, Config() if config is None else config, engine="single", argv=[])
         return returned, [json.loads(line) for line in events.read_text().splitlines()]

@@ -6,22 +6,17 @@ import pytest
 
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.tune.job import JobEnd
-from hvd_trainer.tune.target import parse_target
 from hvd_trainer.tune.trial import (
     CAP,
     DIVERGED,
     FAILED,
     MET,
     SCRIPT_END,
-    Caps,
     Settings,
     TrialResult,
-    TrialRunner,
     fields_for,
-    read_events,
     result_of,
 )
-from tests.tune.fake_job import FakeJob
 
 CONFIG = {"event": "config", "fields": {"global_batch": "batch_size", "lr": "lr", "warmup": "warmup_steps"}, "config": {}}
 START = {"event": "start", "rule": "linear", "reference_batch": None, "lr_scale": 2.0, "global_batch": 64, "num_samples": 1000}
@@ -90,21 +85,3 @@ def test_what_cannot_be_set_is_refused():
         fields_for(Settings(1, 64, 0.1, "adamw"), CONFIG, START)
     with pytest.raises(ConfigError, match="lr_scaling is 'adascale'"):
         fields_for(Settings(1, 64, 0.1), CONFIG, {**START, "rule": "adascale"})
-
-
-def test_torn_lines_are_left_out(tmp_path):
-    (tmp_path / "events").write_text('{"event": "check", "step": 1}\n3\n{"event": "che')
-    assert read_events(tmp_path / "events") == [{"event": "check", "step": 1}]
-    assert read_events(tmp_path / "none") == []
-
-
-def test_the_runner_hands_over_settings_caps_and_what_to_expect():
-    job = FakeJob()
-    runner = TrialRunner(job, parse_target("val_loss<=0.4"))
-    first = runner.run(Settings(2), Caps())
-    assert job.calls[0]["fields"] == {} and job.calls[0]["expect"] == {}
-    second = runner.run(Settings(2, 128, 0.2, "sgd", 1000), Caps(train_s=3.0, steps=7), first)
-    assert job.calls[1]["fields"] == {"global_batch": 128, "lr": 0.05, "optimizer": "sgd", "warmup_epochs": 0.05}
-    assert job.calls[1]["expect"] == {"global_batch": 128, "peak_lr": 0.2, "optimizer": "sgd"}
-    assert (job.calls[1]["max_train_s"], job.calls[1]["max_steps"]) == (3.0, 7)
-    assert second.start["peak_lr"] == 0.2

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import resource
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional
+
+import torch
 
 from hvd_trainer.train import trial
 from hvd_trainer.train.callbacks.base import Callback
@@ -15,7 +19,8 @@ from hvd_trainer.train.callbacks.evaluate import Evaluate
 from hvd_trainer.train.callbacks.jsonl import JsonLines
 from hvd_trainer.train.callbacks.noise_scale import NoiseScale
 from hvd_trainer.train.callbacks.tensorboard import TensorBoard
-from hvd_trainer.train.trial import TrialOrder, TrialRefused
+from hvd_trainer.train.lr_range import as_row, lr_range_test
+from hvd_trainer.train.trial import TrialEnded, TrialOrder, TrialRefused
 
 if TYPE_CHECKING:
     from hvd_trainer.train.trainer import StepReport, Trainer
@@ -56,6 +61,8 @@ class TrialWatch(Callback):
         self._next_step, self._next_samples = 1, 0
         self._train_s, self._since_s = 0.0, 0.0
         self._steps_s: list[float] = []
+        self._first_losses: list[float] = []
+        self._began_s = time.perf_counter()
 
     def fit_start(self, trainer: Trainer) -> None:
         if self._measures:
@@ -89,7 +96,21 @@ class TrialWatch(Callback):
                     "let main(comm, config) build its BatchPlan, its optimizer and their rate from these fields",
                 )
         self._least_samples = max(1, (getattr(loader, "num_samples", None) or 0) // EVALUATIONS_PER_EPOCH)
+        if order.sweep:
+            self._sweep(trainer)
         self._since_s = time.perf_counter()
+
+    def _sweep(self, trainer: Trainer) -> None:
+        """A range test in place of the training."""
+        result = lr_range_test(
+            trainer.model, trainer.optimizer, trainer.loss_fn, trainer.loader, autocast=trainer._autocast, scaler=trainer._scaler, **self._order.sweep
+        )
+        wall_s = time.perf_counter() - self._began_s
+        self._write(trainer, "end", outcome="cap", step=len(result.rates), sweep=as_row(result), wall_s=wall_s)
+        raise TrialEnded
+
+    def row_ready(self, trainer: Trainer, row: dict[str, Any]) -> None:
+        self._since_s = time.perf_counter()  # the script's own evaluation, at the end of an epoch, is no training
 
     def step_end(self, trainer: Trainer, report: StepReport) -> None:
         if self.outcome:
@@ -104,6 +125,8 @@ class TrialWatch(Callback):
         self._losses_weight += report.samples
         if report.step == 1:
             self._first_loss = abs(report.loss)
+        if report.step <= self._order.num_losses:
+            self._first_losses.append(report.loss)
         if not math.isfinite(report.loss) or abs(report.loss) > self._order.diverged_factor * self._first_loss:
             self._finish(trainer, "diverged", message=f"loss {report.loss:.4g} at step {report.step}, after {self._first_loss:.4g} at step 1")
             return
@@ -117,21 +140,16 @@ class TrialWatch(Callback):
         order, step = self._order, trainer.step
         self._next_step = max(step + 1, math.ceil(step * order.evaluate_growth))
         self._next_samples = self._samples + self._least_samples
-        row: dict[str, Any] = {"epoch": trainer.epoch + 1, "step": step, "loss": self._losses_total / self._losses_weight}
+        row = self._evaluated(trainer) if order.metric else {"step": step}
         self._losses_total, self._losses_weight = 0.0, 0
-        for callback in trainer.callbacks:
-            if isinstance(callback, Evaluate):
-                callback.stopped(trainer, row)
-        if order.metric not in row:
-            raise TrialRefused(
-                f"the target is about {order.metric!r}, which the script does not measure",
-                ", ".join(name for name in row if name not in ("epoch", "step")),
-                f'one of these in --target; or ht.Evaluate(valid_set, metrics) that gives {order.metric!r}',
-            )
-        row = {name: float(value) if getattr(value, "shape", None) == () else value for name, value in row.items()}
         train_s = trainer.comm.broadcast_object(self._train_s, name=trainer.comm.unique_name("trial.seconds"))
-        self._write(trainer, "check", **row, samples=self._samples, train_s=train_s)
-        value = row[order.metric]
+        now = self._noise.average.current().value if self._noise is not None and order.metric else None
+        self._write(trainer, "check", **row, samples=self._samples, train_s=train_s, **({} if now is None else {"noise": now}))
+        value = row.get(order.metric)
+        if value is None:
+            if at_cap or trainer.is_last_step or train_s >= (order.max_train_s or math.inf):
+                self._finish(trainer, "cap" if at_cap or not trainer.is_last_step else "script_end")
+            return
         if not math.isfinite(value):
             self._finish(trainer, "diverged", message=f"{order.metric} is {value} at step {step}")
         elif order.met(value):
@@ -141,10 +159,29 @@ class TrialWatch(Callback):
         elif trainer.is_last_step:
             self._finish(trainer, "script_end", value=value)
 
+    def _evaluated(self, trainer: Trainer) -> dict[str, Any]:
+        """The metrics at this step, as numbers."""
+        row: dict[str, Any] = {"epoch": trainer.epoch + 1, "step": trainer.step, "loss": self._losses_total / self._losses_weight}
+        for callback in trainer.callbacks:
+            if isinstance(callback, Evaluate):
+                callback.stopped(trainer, row)
+        metric = self._order.metric
+        if metric not in row:
+            raise TrialRefused(
+                f"the target is about {metric!r}, which the script does not measure",
+                ", ".join(name for name in row if name not in ("epoch", "step")),
+                f'one of these in --target; or ht.Evaluate(valid_set, metrics) that gives {metric!r}',
+            )
+        return {name: float(value) if getattr(value, "shape", None) == () else value for name, value in row.items()}
+
     def _finish(self, trainer: Trainer, outcome: str, **values: Any) -> None:
         self.outcome = outcome
-        steady = self._steps_s[1:] or self._steps_s  # the first step allocates
-        mean = self._noise.average.mean() if self._noise is not None and self._noise.average.num_steps else None
+        comm = trainer.comm
+        steady = self._steps_s[self._order.warm_steps :] or self._steps_s[1:] or self._steps_s  # the first ones allocate
+        if self._noise is not None:
+            mean = self._noise.average.mean()
+            values.update(noise_scale=mean.value, noise_low=mean.low, noise_high=mean.high, noise_reason=mean.reason)
+        peaks = comm.gather_objects(peak_bytes(comm.device), comm.unique_name("trial.peaks"))
         self._write(
             trainer,
             "end",
@@ -153,7 +190,9 @@ class TrialWatch(Callback):
             samples=self._samples,
             train_s=self._train_s,
             step_s=statistics.median(steady),
-            noise_scale=None if mean is None else mean.value,
+            losses=self._first_losses,
+            peak_bytes=max(peaks),
+            wall_s=time.perf_counter() - self._began_s,
             **values,
         )
         trainer.stop()
@@ -161,3 +200,11 @@ class TrialWatch(Callback):
     def _write(self, trainer: Trainer, event: str, **values: Any) -> None:
         if trainer.comm.rank == 0:
             self._order.write(event, **values)
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most memory that this process had at once so far: on a GPU the device's, else its own."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

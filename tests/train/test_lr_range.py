@@ -13,7 +13,7 @@ from hvd_trainer.checkpoint import rng
 from hvd_trainer.comm.single import SingleCommunicator
 from hvd_trainer.errors import ConfigError, LossError
 from hvd_trainer.optim.replicas import digest
-from hvd_trainer.tune.lr_range import as_row, lr_range_test, suggest_rate
+from hvd_trainer.train.lr_range import as_row, lr_range_test, suggest_rate
 from tests.fake_comm import run_threads
 from tests.properties import given, st
 from tests.train.small import loss_fn, make_loader, make_model
