@@ -8,7 +8,8 @@ Where gradients go through memory of the node, the flat buffers lie there too, a
 send a new parameter anywhere, and the optimizer's work and state are divided by the number of ranks. Whoever writes to a
 parameter between two steps would then do it once per rank: this is looked for before each update, and refused.
 
-Exact for optimizers that work element by element; others are refused with the reason.
+Exact for optimizers that work element by element, and in shards for LARS and LAMB: their pieces end where tensors do, and the
+squared norms of the parts are summed over the ranks. Others are refused with the reason.
 
 Source: Rajbhandari et al. 2020, ZeRO, arXiv 1910.02054 (stage 1: the optimizer's state is divided).
 """
@@ -23,23 +24,12 @@ import torch
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.node_memory import open_node_memory
 from hvd_trainer.optim.kernels import make_step
+from hvd_trainer.optim.pieces import ELEMENTWISE, LAYERWISE, adapts_of, cut_by_length, cut_by_tensor
 from hvd_trainer.optim.reducer import Reducer, is_dense
 from hvd_trainer.optim.shared_sums import SharedSums
 
-# Each element of a parameter depends on the same element of gradient and state, and on numbers of the group.
-ELEMENTWISE = (
-    torch.optim.SGD,
-    torch.optim.Adam,
-    torch.optim.AdamW,
-    torch.optim.Adagrad,
-    torch.optim.RMSprop,
-    torch.optim.Adamax,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-    torch.optim.Adadelta,
-    torch.optim.Rprop,
-)
 SAME_SIZE_INT = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+OWN_KEYS = ("params", "adapts")  # of a param group: lists that go with the pieces
 MOST_SAMPLES = 32  # parameters looked at before an update
 # Who holds a parameter's memory, by the parameter's id: not an attribute of it, which torch.save and deepcopy would follow. A
 # holder keeps its parameters alive, so no other object can have the id meanwhile.
@@ -56,7 +46,7 @@ def refusal(optimizer: torch.optim.Optimizer, params: list[torch.Tensor]) -> str
         ('', 'LBFGS is not known to work element by element')
     """
     name = type(optimizer).__name__
-    if type(optimizer) not in ELEMENTWISE:
+    if type(optimizer) not in ELEMENTWISE + LAYERWISE:
         return f"{name} is not known to work element by element"
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return "a step hook must see whole gradients"
@@ -82,6 +72,7 @@ class FlatUpdate:
     Attributes:
         problem: why it could not be made, "" where it could; the same on all ranks.
         shared: whether each rank updates its share of what all see.
+        is_layerwise: whether the optimizer needs norms of whole tensors.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, reducer: Reducer, comm: Communicator, name: str) -> None:
@@ -92,6 +83,7 @@ class FlatUpdate:
         self._samples: Optional[_Samples] = None
         self._pointers: list[int] = []
         self.shared = isinstance(self._way, SharedSums)
+        self.is_layerwise = type(optimizer) in LAYERWISE
         self.flats, self.problem = self._open([(b.numel, b.dtype) for b in reducer.buckets], "parameters")
         if self.problem:
             return
@@ -105,13 +97,12 @@ class FlatUpdate:
             _holders[id(param)] = self
         self._pointers = [view.data_ptr() for view in self._views]
         # What this rank updates: pieces of the flat parameters, with the means of their gradients.
+        self._ranges = [self._cut(number) for number in range(len(self.flats))]
         self._pieces: list[list[torch.nn.Parameter]] = []
-        for number, flat in enumerate(self.flats):
-            first, last = self._way.my_slice(number)
-            chunks = self._way.my_chunks(number)
-            pieces = [torch.nn.Parameter(piece) for piece in flat[first:last].split(chunks[0].numel())] if chunks else []
-            for piece, mean in zip(pieces, chunks):
-                piece.grad = mean
+        for flat, means, ranges in zip(self.flats, self._way.results, self._ranges):
+            pieces = [torch.nn.Parameter(flat[begin:end]) for begin, end in ranges]
+            for piece, (begin, end) in zip(pieces, ranges):
+                piece.grad = means[begin:end]
             self._pieces.append(pieces)
         self._all_pieces = [piece for pieces in self._pieces for piece in pieces]
         self._inner: Optional[torch.optim.Optimizer] = None
@@ -135,7 +126,7 @@ class FlatUpdate:
                 piece.grad.clamp_(-max_value, max_value)
         for theirs, ours in self._pairs:
             for key in theirs:
-                if key != "params":
+                if key not in OWN_KEYS:
                     ours[key] = theirs[key]
         self._call()
         if not self._state_is_placed:
@@ -185,6 +176,17 @@ class FlatUpdate:
                         state[key] = value.clone(memory_format=torch.preserve_format)
         self.forget_guard()
 
+    def _cut(self, number: int) -> list[tuple[int, int]]:
+        """Where the pieces of a bucket that this rank updates begin and end."""
+        first, last = self._way.my_slice(number)
+        if self.is_layerwise:
+            return cut_by_tensor(self._reducer.buckets[number], first, last)
+        chunks = self._way.my_chunks(number)
+        return cut_by_length(first, last, chunks[0].numel()) if chunks else []
+
+    def _sum_squares(self, squares: torch.Tensor) -> torch.Tensor:
+        return torch.tensor(self._way.over_shares(squares.tolist(), "the norms"), dtype=squares.dtype)
+
     # -- the optimizer of the slices, and its state -----------------------------------------------------------------
 
     def _wait_for_all(self) -> None:
@@ -215,10 +217,17 @@ class FlatUpdate:
             for number, group in enumerate(optimizer.param_groups)
         ]
         filled = [(theirs, ours) for theirs, ours in zip(optimizer.param_groups, groups) if ours["params"]]
-        self._inner = type(optimizer)([ours for _, ours in filled]) if filled else None
+        required = {"lr": 0.0} if self.is_layerwise else {}  # by LARS; each group has its own
+        self._inner = type(optimizer)([ours for _, ours in filled], **required) if filled else None
         self._pairs = [(theirs, ours) for (theirs, _), ours in zip(filled, self._inner.param_groups)] if filled else []
-        for group in self._inner.param_groups if filled else ():
-            group.pop("initial_lr", None)
+        for theirs, ours in self._pairs:
+            ours.pop("initial_lr", None)
+            if self.is_layerwise:
+                numbers = self._buckets_of(next(n for n, group in enumerate(optimizer.param_groups) if group is theirs))
+                slots = [slot for number in numbers for slot in self._reducer.buckets[number].slots]
+                ours["adapts"] = adapts_of(theirs, [self._reducer.params[slot.param] for slot in slots])
+        if self.is_layerwise and self.shared:
+            self._inner.sum_squares = self._sum_squares
         self._state_is_placed = False
         if any(kinds):
             return self._place_state(kinds)
@@ -304,7 +313,7 @@ class FlatUpdate:
                     state[key] = flat.view(())
                 continue
             views = [_like(flat, slot.offset, slot.numel, params[slot.param]) for slot in bucket.slots]
-            parts = flat[first:last].split(self._pieces[number][0].numel()) if self._pieces[number] else ()
+            parts = [flat[begin:end] for begin, end in self._ranges[number]]
             if from_user:
                 whole_before = torch.cat([_flat(state[key], params[slot.param]) for state, slot in zip(user, bucket.slots)])
                 flat[first:last].copy_(whole_before[first:last])
