@@ -105,17 +105,17 @@ def plain_log(axis: Any, low: float, high: float, base: int = 10) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
 
 
-def ticks(low: float, high: float, base: int = 10, most: int = 8) -> list[float]:
+def ticks(low: float, high: float, base: int = 10, most: int = 7) -> list[float]:
     """Round numbers between two, at most so many: powers of two, or 1 2 5 by tens.
 
     Example:
         >>> ticks(10, 5000, base=2), ticks(0.15, 3)
-        ([16, 32, 64, 128, 256, 512, 1024, 2048, 4096], [0.2, 0.5, 1.0, 2.0])
+        ([16, 64, 256, 1024, 4096], [0.2, 0.5, 1.0, 2.0])
     """
     slack = 1.001
     if base == 2:
         powers = range(math.ceil(math.log2(low / slack)), math.floor(math.log2(high * slack)) + 1)
-        stride = max(1, -(-len(powers) // (most + 1)))
+        stride = max(1, -(-len(powers) // most))
         return [2**power for power in powers][::stride] or [low, high]
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     for digits in ((1, 2, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1, 3), (1,)):

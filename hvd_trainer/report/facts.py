@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -36,6 +38,7 @@ class Trial:
         seconds: of training to the target; infinite where it was not met.
         train_s, wall_s: seconds of training, and of the whole job.
         noise_scale: in samples, where it was measured.
+        key: the same for trials that differ in the seed alone.
     """
 
     label: str
@@ -53,6 +56,7 @@ class Trial:
     train_s: float
     wall_s: float
     noise_scale: Optional[float] = None
+    key: str = ""
 
     @property
     def is_met(self) -> bool:
@@ -66,13 +70,14 @@ class Trial:
         start = result.get("start") or {}
         steps, step_s = int(number(result.get("steps")) or 0), number(result.get("step_s"))
         batch = number(start.get("global_batch", settings.get("global_batch")))
+        key = json.dumps({name: value for name, value in settings.items() if name != "seed"}, sort_keys=True)
         met = result.get("outcome") == MET and step_s is not None and steps > 0
         return Trial(
             str(values.get("label", "")), int(settings.get("ranks") or start.get("ranks") or 1), None if batch is None else int(batch),
             number(start.get("peak_lr", settings.get("peak_lr"))), str(start.get("optimizer") or settings.get("optimizer") or ""),
             number(start.get("warmup_steps")), str(result.get("outcome", "")), str(result.get("reason") or ""), steps,
             int(number(result.get("samples")) or 0), step_s, steps * step_s if met else math.inf,
-            number(result.get("train_s")) or 0.0, number(result.get("wall_s")) or 0.0, number(result.get("noise_scale")),
+            number(result.get("train_s")) or 0.0, number(result.get("wall_s")) or 0.0, number(result.get("noise_scale")), key,
         )  # fmt: skip
 
 
@@ -125,9 +130,22 @@ class Facts:
         """The trials on so many ranks."""
         return [trial for trial in self.trials if trial.ranks == ranks]
 
+    def seeds_of(self, trial: Trial) -> list[Trial]:
+        """The trials that differ from this one in the seed alone, itself included, in the order in which they ran."""
+        return [other for other in self.trials if other.key == trial.key and other.ranks == trial.ranks]
+
+    def seconds(self, trial: Trial) -> float:
+        """To the target, the median over seeds; infinite where half of them or more did not come to it."""
+        return statistics.median([other.seconds for other in self.seeds_of(trial)] or [trial.seconds])
+
     def best(self, ranks: int) -> Optional[Trial]:
-        """The trial on so many ranks that was soonest at the target."""
-        return min((trial for trial in self.on(ranks) if trial.is_met), key=lambda trial: trial.seconds, default=None)
+        """The trial on so many ranks that was soonest at the target.
+
+        Where some were run with other seeds, one of those, by the median over its seeds: the first of many trials is lucky.
+        """
+        firsts = [trial for trial in self.on(ranks) if trial.is_met and self.seeds_of(trial)[0] is trial]
+        repeated = [trial for trial in firsts if len(self.seeds_of(trial)) > 1 and math.isfinite(self.seconds(trial))]
+        return min(repeated or firsts, key=self.seconds, default=None)
 
     def row(self, label: str, ranks: int) -> Optional[Trial]:
         """The fastest trial of this label on so many ranks; where none met the target, the one that went furthest."""
@@ -148,6 +166,12 @@ class Facts:
         """
         found = self.part(name).get(within) if within else self.phases.get(name)
         return [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, Sequence) and not isinstance(found, str) else []
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks of the phases."""
+        found = self.phases.get("notes")
+        return [str(note) for note in found] if isinstance(found, list) else []
 
     def micro_batch(self, ranks: int) -> Optional[int]:
         """Samples that fit on a rank, as the memory phase found."""

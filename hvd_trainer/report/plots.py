@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Optional
 
 import numpy as np
@@ -92,11 +91,14 @@ def time_against_ranks(plt: Any, facts: Facts, curves: Curves) -> Optional[Any]:
         for label, fill in ((MEASURED, COLOURS[name]), (PREDICTED, "none"), (EXTRAPOLATED, "none")):
             chosen = [point for point in points if point.label == label]
             axis.plot([p.ranks for p in chosen], [p.seconds for p in chosen], "o", color=COLOURS[name], markerfacecolor=fill)
+    bests = [trial for trial in map(facts.best, facts.ranks) if trial is not None]
+    axis.plot([t.ranks for t in bests], [facts.seconds(t) for t in bests], "D", color=PURPLE, markersize=7, label="best trial, measured", zorder=4)
     for label, fill in ((MEASURED, TEXT), (PREDICTED, "none")):
         axis.plot([], [], "o", color=TEXT, markerfacecolor=fill, label=label)
     axis.plot([], [], "o:", color=TEXT, markerfacecolor="none", label=EXTRAPOLATED)
     everything = [point for points in policies.values() for point in points]
-    x_limits, y_limits = spread([point.ranks for point in everything], 1.15), spread([point.seconds for point in everything])
+    x_limits = spread([point.ranks for point in everything], 1.15)
+    y_limits = spread([*(point.seconds for point in everything), *(facts.seconds(trial) for trial in bests)])
     axis.axvspan(edge * 1.06, x_limits[1], color=FAINT, alpha=0.12, linewidth=0)
     axis.text(edge * 1.12, y_limits[1], "extrapolated", color=FAINT, va="top", fontsize=9)
     _log_log(axis, x_limits, y_limits, x_base=2)
@@ -116,11 +118,10 @@ def range_test(plt: Any, facts: Facts, curves: Curves) -> Optional[Any]:
     figure, axis = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
     rates, losses = [rate for rate, _ in known], [loss for _, loss in known]
     axis.plot(rates, losses, color=BLUE, label="loss, mean over ranks")
-    suggestion = part.get("suggestion")
-    marks = suggestion.items() if isinstance(suggestion, dict) else [("steepest fall", suggestion)]
-    for (name, value), colour in zip([(n, number(v)) for n, v in marks if number(v)], (ORANGE, GREEN, PURPLE)):
-        words = {"rate": "steepest fall", "lowest": "lowest loss"}.get(name, name)
-        axis.axvline(value, color=colour, linestyle="--", linewidth=1.4, label=f"{words}: {value:.3g}")
+    for key, words, colour in (("suggestion", "steepest fall", ORANGE), ("lowest_loss_at", "lowest loss", GREEN), ("highest_rate", "training breaks", RED)):
+        value = number(part.get(key))
+        if value:
+            axis.axvline(value, color=colour, linestyle="--", linewidth=1.4, label=f"{words}: {value:.3g}")
     # A loss that explodes would press all that matters into a line at the bottom.
     start, least = losses[0], min(losses)
     axis.set_ylim(least - 0.08 * (start - least or 1), max(start, least) + 1.0 * (start - least or 1))
@@ -192,7 +193,7 @@ def all_trials(plt: Any, facts: Facts, curves: Curves) -> Optional[Any]:
                 [t.global_batch for t in met], [t.peak_lr for t in met], c=[t.seconds for t in met], cmap="viridis_r", norm=norm, s=48,
                 edgecolors=FAINT, linewidths=0.6, zorder=3,
             )  # fmt: skip
-            best = min(met, key=lambda t: t.seconds)
+            best = facts.best(ranks) or met[0]
             axis.plot(best.global_batch, best.peak_lr, "o", markersize=13, markerfacecolor="none", color=ORANGE, markeredgewidth=2, label="best", zorder=4, linestyle="none")
         _log_log(axis, x_limits, y_limits, x_base=2)
         axis.set_xlabel("global batch (samples a step)")
@@ -232,8 +233,10 @@ def step_time(plt: Any, facts: Facts, curves: Curves) -> Optional[Any]:
         if curves.step_seconds is not None:
             grid = np.geomspace(*x_limits, 60)
             values = [1e3 * curves.step_seconds(ranks, batch) for batch in grid]
-            axis.plot(grid, values, "-", color=colour, linewidth=1.4, label="fitted")
+            axis.plot(grid, values, "-", color=colour, linewidth=1.4)
             shown += values
+    if curves.step_seconds is not None:
+        axis.plot([], [], "-", color=TEXT, linewidth=1.4, label=f"fitted (median error {100 * curves.step_seconds.median_error:.1f} %)")
     _log_log(axis, x_limits, spread([value for value in shown if value > 0]), x_base=2)
     axis.set_xlabel("global batch (samples a step)")
     axis.set_ylabel("time of a step (ms)")
@@ -248,4 +251,3 @@ def _log_log(axis: Any, x_limits: tuple[float, float], y_limits: tuple[float, fl
     axis.set_ylim(*y_limits)
     plain_log(axis.xaxis, *x_limits, base=x_base)
     plain_log(axis.yaxis, *y_limits)
-    assert math.isfinite(y_limits[0])

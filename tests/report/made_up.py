@@ -56,12 +56,12 @@ def phases():
     noise = [[s // 256, s, 60 + 220 * (s / 35000) ** 0.8 * (1 + 0.1 * math.sin(s / 900))] for s in samples]
     rates = [1e-3 * 1.12**k for k in range(80)]
     rows = [
-        {"ranks": ranks, "global_batch": batch, "peak_lr": best_rate(batch), "steps": 148 * (1 + 195 / batch), "label": "predicted",
+        {"ranks": ranks, "global_batch": batch, "peak_lr": best_rate(batch), "steps": 148 * (1 + 195 / batch), "labels": ["predicted"], "steps_low": None,
          "seconds": 148 * (1 + 195 / batch) * step_s(ranks, batch)}
         for ranks in (1, 2, 4, 8) for batch in (16, 64, 256, 1024, 4096)
     ]  # fmt: skip
     return {
-        "check": {"ok": True, "worst": 2.1e-7, "allowed": 1e-5},
+        "check": {"global_batch": 32, "losses": {"1": [2.3, 2.2], "2": [2.3, 2.2]}, "limit": 1e-4, "ranks": 2, "difference": 2.1e-7, "agrees": True, "causes": [], "note": ""},
         "memory": {"2": {"micro_batch": 4096, "limit_gib": 1.6}, "1": {"micro_batch": 4096, "limit_gib": 3.2}},
         "step_time": {
             "points": [{"ranks": n, "global_batch": b, "step_s": step_s(n, b) * (1 + 0.03 * math.sin(b))} for n in (1, 2) for b in (32, 128, 512, 2048)],
@@ -69,11 +69,13 @@ def phases():
         },
         "lr_range": {
             "rates": rates, "losses": [2.3 - 1.7 / (1 + (0.15 / r) ** 1.3) + (0.02 * r) ** 4 + max(0.0, r - 2.0) for r in rates],
-            "global_batch": 4096, "suggestion": 0.31, "stopped": "the loss rose to four times its least",
+            "global_batch": 4096, "suggestion": 0.31, "lowest_loss_at": 1.9, "highest_rate": rates[-1], "stopped": "the loss rose to four times its least", "note": "",
         },
         "noise": {"global_batch": 256, "noise_scale": 195.0, "low": 160.0, "high": 238.0, "curve": noise},
-        "prediction": {"rows": rows, "best": rows[7]},
-        "finalists": [{"global_batch": 180, "peak_lr": 0.47, "seeds": 3, "seconds": 1.61, "low": 1.52, "high": 1.7}],
+        "prediction": {"rows": rows, "best": {"2": rows[7]}, "critical_batch": 195.0, "note": ""},
+        "finalists": [{"global_batch": 180, "peak_lr": 0.47, "seeds": [None, 1, 2], "seconds": [1.52, 1.61, 1.7], "median_s": 1.61}],
+        "ranks": [{"ranks": 1, "seconds": 1.9, "speed_up": 1.0, "efficiency": 1.0}, {"ranks": 2, "seconds": 1.61, "speed_up": 1.18, "efficiency": 0.59}],
+        "notes": ["finalists: each trial has one seed, for the config has no field `seed`"],
         "backends": [{"backend": "mpi", "step_s": 0.0031}, {"backend": "gloo", "step_s": 0.0049}],
     }  # fmt: skip
 
