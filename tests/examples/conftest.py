@@ -16,6 +16,7 @@ from tests.rank_start import NO_COMPILER
 # Label -> example, settings, dtype. What the tests on two ranks compare with the same settings on one.
 CHARACTERS = {"global_batch": 8, "steps": 60}
 SQUARES = {"global_batch": 32, "epochs": 6, "sync_batchnorm": True}
+IMAGES = {"global_batch": 32, "epochs": 6, "lr": 0.1}
 SPOTS = {"image_size": 32, "global_batch": 8, "micro_batch": 2, "epochs": 1, "num_workers": 0}
 RING = {"global_batch": 33, "steps": 30}  # 33: 17 and 16 samples on two ranks
 
@@ -66,6 +67,7 @@ def on_two_ranks(tmp_path_factory, squares, spots):
 
     runs = {
         "char_transformer": run("char_transformer", log=folder / "char_transformer.jsonl", **CHARACTERS),
+        "fashion_mlp": run("fashion_mlp", "--data", squares, **IMAGES),
         "fashion_mnist": run("fashion_mnist", "--data", squares, **SQUARES),
         "gan": run("gan", dtype="float64", as_messages=True, **RING),
         "imagenet_folder": run("imagenet_folder", "--data", spots, checkpoints=folder / "checkpoints", **SPOTS),
