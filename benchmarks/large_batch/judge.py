@@ -126,7 +126,8 @@ def of_noise(noise: Mapping[str, Any], grid: Mapping[str, Any]) -> list[Verdict]
     if curve is not None and None not in values:
         factors = [max(value / curve.critical_batch, curve.critical_batch / value) for value in values]
         mine = main_noise_run(noise["cells"])["noise_scale"]["mean"]
-        text = f"{mine / curve.critical_batch:.2f}x from batch {plan.MAIN_BATCH}; {min(values):.0f} to {max(values):.0f} in {len(values)} runs, worst {max(factors):.2f}x"
+        batch = main_noise_run(noise["cells"])["batch"]
+        text = f"{mine / curve.critical_batch:.2f}x from batch {batch}; {min(values):.0f} to {max(values):.0f} in {len(values)} runs, worst {max(factors):.2f}x"
         verdicts.append(Verdict("noise scale of one short run / fitted critical batch", f"within {NOISE:g}x", text, max(factors) <= NOISE))
     elif None in values:
         verdicts.append(Verdict("noise scale of one short run / fitted critical batch", f"within {NOISE:g}x", "undetermined", False))

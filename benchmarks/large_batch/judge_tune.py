@@ -96,6 +96,11 @@ def full_grid_s(cells: Iterable[Mapping[str, Any]]) -> float:
     return total
 
 
+def full_grid_wall_s(grid: Mapping[str, Any]) -> float:
+    """The part of the grid's wall time that the grid with four rates a batch took."""
+    return grid["seconds"] * full_grid_s(grid["cells"]) / sum(cell["train_s"] for cell in grid["cells"])
+
+
 def tune_train_s(report: Mapping[str, Any]) -> float:
     """Core-seconds of training of all trials: one thread a rank."""
     return sum(trial["result"]["train_s"] * trial["settings"]["ranks"] for trial in report["trials"])
@@ -116,7 +121,10 @@ def of_tune(tune: Mapping[str, Any], grid: Mapping[str, Any], times: Mapping[str
         text = f"{ratio:.2f}x: batch {chosen[ranks]['batch']}, rate {chosen[ranks]['lr']:.3g}: {seconds:.2f} s; best: batch {best}, {known[best]:.2f} s"
         verdicts.append(Verdict(what, f"<= {TIME}x", text, ratio <= TIME))
     mine_s, grid_s = tune_train_s(tune["report"]), full_grid_s(grid["cells"])
-    cost = mine_s / grid_s
-    text = f"{cost:.2f}: {mine_s:.0f} of {grid_s:.0f} core-seconds of training (wall: {tune['wall_s']:.0f} of {grid['seconds']:.0f} s, {tune['wall_s'] / grid['seconds']:.2f})"
-    verdicts.append(Verdict("cost of tune / cost of the grid of 9 x 4 x 2", f"<= {TUNE_COST}", text, cost <= TUNE_COST))
+    what = "cost of tune / cost of the grid of 9 x 4 x 2, "
+    text = f"{mine_s / grid_s:.2f}: {mine_s:.0f} of {grid_s:.0f} core-seconds"
+    verdicts.append(Verdict(what + "training alone", f"<= {TUNE_COST}", text, mine_s / grid_s <= TUNE_COST))
+    wall_s = full_grid_wall_s(grid)
+    text = f"{tune['wall_s'] / wall_s:.2f}: {tune['wall_s']:.0f} of {wall_s:.0f} s, all starts and evaluations included"
+    verdicts.append(Verdict(what + "wall time", f"<= {TUNE_COST}", text, tune["wall_s"] / wall_s <= TUNE_COST))
     return verdicts

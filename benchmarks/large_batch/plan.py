@@ -14,8 +14,8 @@ from hvd_trainer.optim.scaling import Linear, Sqrt
 
 TARGET = 0.42
 BATCHES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-NOISE_BATCHES = (64, 256, 1024)
-MAIN_BATCH = 256  # of the one run that everything is predicted from, and whose rate is scaled
+NOISE_BATCHES = {"mlp": (64, 256, 1024), "cnn": (32, 128, 512)}
+MAIN_BATCH = 256  # of the one run that everything is predicted from, and whose rate is scaled (of the CNN: the nearest)
 SMALL_BASE = 32  # where people tune who scale up
 SEEDS = (0, 1)
 PARTS_A_RANK = 4  # micro-batches of a noise run: with 2 ranks 8 gradients a step are compared
@@ -78,12 +78,12 @@ OTHERS = (
     Family("adamw", 0.0, 90, 220, 3e-3, 0.5, 2.0, (16, 64, 256, 1024, 4096), (0,)),
     Family("lamb", 0.0, 90, 220, 2e-2, 0.5, 2.0, (16, 64, 256, 1024, 4096), (0,)),
 )
-CNN = Family("sgd", 0.0, 300, 100, 0.2, 1.0, 1.8, (64, 256, 1024), (0,), model="cnn", cap_times=3.5)
+CNN = Family("sgd", 0.0, 250, 100, 0.2, 1.0, 1.8, (32, 128, 512), (0,), model="cnn", cap_times=3.5)
 
 
 def quick(family: Family) -> Family:
     """Few cells, for trying."""
-    return replace(family, batches=(64, 256, 1024), seeds=(0,))
+    return replace(family, batches=family.batches if family.model == "cnn" else (64, 256, 1024), seeds=(0,))
 
 
 def name_of(cell: Mapping[str, Any]) -> str:

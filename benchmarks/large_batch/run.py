@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.large_batch import judge, page, plan, plots  # noqa: E402
+from benchmarks.large_batch import judge, judge_tune, page, plan, plots  # noqa: E402
 from benchmarks.large_batch.cells import Cell  # noqa: E402
 from hvd_trainer.bench import record  # noqa: E402
 
@@ -37,6 +37,7 @@ DATA = "/usr/share/datasets/fashion-mnist"
 CNN_VALID, MLP_VALID, QUICK_VALID = 2_000, 10_000, 2_000
 CNN_TARGET = 0.5
 TIMES_BUDGET_S = 10.0
+TUNE_SHARE, LEAST_TUNE_S = 0.33, 60
 # Seconds on two quiet cores, for the time left.
 EXPECTED_S = {"grid": 300, "noise": 45, "division": 15, "rates": 120, "times": 60, "tune": 330, "optimizers": 240}
 CNN_PARTS = ("grid", "noise")
@@ -63,10 +64,6 @@ class Run:
         """The optimizer and model of the first table."""
         family = plan.CNN if self.asked.model == "cnn" else plan.SGD
         return plan.quick(family) if self.asked.quick else family
-
-    @property
-    def main_batch(self) -> int:
-        return plan.MAIN_BATCH
 
     def job(self, name: str, job: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Start the worker on two ranks; the cells that it was asked for, and the times."""
@@ -101,7 +98,7 @@ def grid(run: Run) -> dict[str, Any]:
 
 def noise(run: Run) -> dict[str, Any]:
     """Runs at a few batches with the noise scale measured, on two ranks."""
-    batches = [batch for batch in plan.NOISE_BATCHES if batch in run.main.batches]
+    batches = plan.NOISE_BATCHES[run.asked.model]
     return {"cells": run.job("noise", plan.job(cells=plan.noise_cells(run.main, batches, run.bests(), run.main.seeds)))[0]}
 
 
@@ -139,14 +136,15 @@ def tune(run: Run) -> dict[str, Any]:
     out = run.folder / "tune.work" / "search"
     out.mkdir(parents=True, exist_ok=True)
     begin_s = time.perf_counter()
-    command = ["tune", "--target", f"val_loss<={run.target}", "--budget", run.asked.tune_budget, "--ranks", "1,2", "--threads", "1", "--with", "mpirun"]
+    budget = run.asked.tune_budget or f"{max(LEAST_TUNE_S, round(TUNE_SHARE * judge_tune.full_grid_wall_s(run.have('grid'))))}s"
+    command = ["tune", "--target", f"val_loss<={run.target}", "--budget", budget, "--ranks", "1,2", "--threads", "1", "--with", "mpirun"]
     words = [*command, "--out", str(out), "examples/fashion_mlp.py", "--", "--data", run.asked.data]
     ended = subprocess.run([sys.executable, "-m", "hvd_trainer", *words], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     wall_s = time.perf_counter() - begin_s
     report = json.loads((out / "report.json").read_text())
     shown = " ".join(["hvd-trainer", *command, "--out", "FOLDER", "examples/fashion_mlp.py"])
     found: dict[str, Any] = {"tune_command": shown, "exit_code": ended.returncode, "wall_s": wall_s, "report": report}
-    chosen = judge.recommended(report)
+    chosen = judge_tune.recommended(report)
     cells = [
         Cell(**{**asdict(run.main.cell(one["batch"], one["lr"], seed)), "optimizer": one["optimizer"], "warmup_samples": one["warmup_samples"],
                 "warmup_from": min(1.0, one["warmup_from"])})
@@ -229,7 +227,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--model", choices=("mlp", "cnn"), default="mlp")
     parser.add_argument("--quick", action="store_true", help="few cells, one seed, part of the validation set: for trying")
     parser.add_argument("--data", default=DATA, help="folder of the IDX files")
-    parser.add_argument("--tune-budget", default="4m", help="of hvd-trainer tune")
+    parser.add_argument("--tune-budget", default="", help=f"of hvd-trainer tune; default: {TUNE_SHARE} of what the grid took")
     parser.add_argument("--out", type=Path, help="default: a dated folder in benchmarks/records")
     return parser
 
