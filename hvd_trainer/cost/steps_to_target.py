@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Optional
 
 import numpy as np
@@ -212,12 +213,11 @@ class HyperbolaFit:
         data, limit = self._data, self._data.limit(self.scatter)
         if limit is None:
             return None
-        criticals = data.grid()
-        costs = np.array([data.cost(critical) for critical in criticals])
+        criticals, costs, log_smallest = data.profile
         # For each critical batch the smallest steps have a room of their own; together: the profile of steps at this batch.
         inside = costs <= limit
         room = np.sqrt(np.maximum(0.0, limit - costs[inside]) / data.weights.sum())
-        logs = np.array([data.log_smallest(critical) for critical in criticals[inside]]) + np.log1p(criticals[inside] / batch)
+        logs = log_smallest[inside] + np.log1p(criticals[inside] / batch)
         logs, room = (logs, room) if len(logs) else (np.array([math.log(self.steps(batch))]), np.zeros(1))
         return float(np.exp(np.min(logs - room))), float(np.exp(np.max(logs + room)))
 
@@ -254,17 +254,21 @@ class _Data:
             return -np.log(self.batches)
         return np.log1p(critical / self.batches)
 
-    def grid(self) -> np.ndarray:
+    @cached_property
+    def profile(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Critical batches over the whole range; the cost and log(smallest steps) of each one's best curve."""
         low, high = self.batches.min() / BEYOND, self.batches.max() * BEYOND
-        return np.exp(np.linspace(math.log(low), math.log(high), GRID))
+        criticals = np.exp(np.linspace(math.log(low), math.log(high), GRID))
+        rest = self.log_steps - np.log1p(criticals[:, None] / self.batches)
+        log_smallest = rest @ self.weights / self.weights.sum()
+        return criticals, (rest - log_smallest[:, None]) ** 2 @ self.weights, log_smallest
 
     def limit(self, scatter: float) -> Optional[float]:
         """The cost of curves that fit as well as 95 % of the true ones would; None: too few points to say."""
         freedom = len(self.batches) - 2
         if freedom < 1:
             return None
-        best = min(self.cost(critical) for critical in self.grid())
-        return best + (scatter * _t_quantile(0.5 + CONFIDENCE / 2, freedom)) ** 2
+        return float(self.profile[1].min()) + (scatter * _t_quantile(0.5 + CONFIDENCE / 2, freedom)) ** 2
 
 
 def fit_hyperbola(batches: Sequence[float], steps: Sequence[float], weights: Optional[Sequence[float]] = None) -> HyperbolaFit:
@@ -321,8 +325,8 @@ def _why(low: float, high: float) -> str:
 
 
 def _best(data: _Data) -> float:
-    grid = data.grid()
-    index = int(np.argmin([data.cost(critical) for critical in grid]))
+    grid, costs, _ = data.profile
+    index = int(np.argmin(costs))
     if index in (0, len(grid) - 1):
         return float(grid[index])
     # The slope's sign between the neighbours of the best: bisection goes to the last digit, a search for the lowest to half.

@@ -178,7 +178,7 @@ def _number_of_ranks(facts: Facts, curves: Curves) -> Said:
     if not points:
         said.append(f"More ranks are not predicted: {curves.why_no_time}.")
         return Said("ranks", str(bests[-1].ranks), " ".join(said))
-    worth = worth_it(points)
+    worth = worth_it([point for point in points if point.label != EXTRAPOLATED])  # nobody should buy machines for a hint
     following = next((point for point in points if point.ranks >= 2 * worth.ranks), None)
     if worth.ranks == min(point.ranks for point in points):
         said.append(f"A doubling is worth it where it gains {WORTH:g} times; none does, even with the batch chosen anew.")

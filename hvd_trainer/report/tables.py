@@ -91,8 +91,8 @@ def of_phase(facts: Facts, name: str, within: str = "") -> Table:
     if isinstance(found, Mapping) and found and all(isinstance(value, Mapping) for value in found.values()):
         entries = [{"": key, **value} for key, value in found.items() if isinstance(value, Mapping)]
     elif isinstance(found, Mapping):
-        pairs = [(str(key), _cell(value)) for key, value in found.items() if _is_short(value)]
-        return Table(("", "value"), tuple(pairs))
+        pairs = [(str(key).replace("_", " "), _cell(value)) for key, value in found.items() if _is_short(value)]
+        return Table(("", "value"), tuple(pair for pair in pairs if pair[1]))
     else:
         entries = [dict(entry) for entry in facts.entries(name, within)]
     columns = list(dict.fromkeys(key for entry in entries for key, value in entry.items() if _is_short(value)))

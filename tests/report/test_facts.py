@@ -1,0 +1,41 @@
+"""What a report.json says, whole and in pieces."""
+
+import math
+
+from hvd_trainer.report.facts import DEFAULT, FITS, Facts
+from tests.report.made_up import report, trial
+
+
+def test_a_whole_report():
+    facts = Facts.of(report())
+    assert facts.ranks == [2, 1] and len(facts.trials) == 57 and facts.start["global_batch"] == 32
+    best = facts.best(2)
+    assert best.seconds == min(t.seconds for t in facts.on(2)) and facts.best(4) is None
+    assert facts.row(DEFAULT, 2).global_batch == 32 and math.isinf(facts.row(FITS, 2).seconds)
+    assert facts.micro_batch(2) == 4096 and facts.micro_batch(8) is None
+
+
+def test_pieces_of_a_report_and_nothing():
+    for content in ({}, {"trials": []}, {"trials": [{}]}, {"trials": [{"settings": None, "result": {"outcome": "failed"}}], "phases": None}):
+        facts = Facts.of(content)
+        assert facts.best(1) is None and facts.part("noise") == {} and facts.entries("backends") == [] and facts.notes == []
+    odd = Facts.of({"phases": {"noise": "none", "memory": {"2": None, "4": 7}, "backends": "x", "prediction": {"rows": None}}})
+    assert odd.part("noise") == {} and odd.micro_batch(2) is None and odd.micro_batch(4) == 7 and odd.entries("prediction", "rows") == []
+
+
+def test_the_best_is_that_of_several_seeds():
+    lucky, steady = trial("search", 2, 64, 0.2, 0, steps=100), trial("search", 2, 128, 0.3, 1, steps=105)
+    again = []
+    for seed, steps in ((1, 106), (2, 400)):
+        other = trial("another seed", 2, 128, 0.3, 1 + seed, steps=steps)
+        other["settings"]["seed"] = seed
+        again.append(other)
+    facts = Facts.of({"trials": [lucky, steady, *again]})
+    best = facts.best(2)
+    assert best is facts.trials[1] and facts.seconds(best) == facts.trials[2].seconds  # the median of 105, 106 and 400
+    assert facts.seconds(facts.trials[0]) == facts.trials[0].seconds
+
+
+def test_a_trial_that_did_not_come_there_has_no_time():
+    facts = Facts.of({"trials": [trial("search", 2, 64, 9.0, 0), trial("search", 2, 64, 0.2, 1)]})
+    assert [t.is_met for t in facts.trials] == [False, True] and facts.trials[0].outcome == "diverged"

@@ -1,0 +1,74 @@
+"""Each recommendation with its evidence, and what the others would have cost."""
+
+import pytest
+
+from hvd_trainer.report.curves import curves
+from hvd_trainer.report.facts import Facts
+from hvd_trainer.report.say import headline, recommendations, what_is_lost
+from tests.report.made_up import report, trial
+
+
+def said(content):
+    facts = Facts.of(content)
+    return {each.what: each for each in recommendations(facts, curves(facts))}
+
+
+def test_six_recommendations_with_numbers():
+    found = said(report())
+    assert list(found) == ["global batch", "peak rate", "warm-up", "optimizer", "ranks", "backend"]
+    best = Facts.of(report()).best(2)
+    assert found["global batch"].value == f"{best.global_batch:,}" and "critical batch is" in found["global batch"].why
+    assert "noise scale of one run at batch 256 is 195 samples (95 %: 160 to 238)" in found["global batch"].why
+    assert "range test at batch 4,096 suggests 0.31" in found["peak rate"].why
+    assert "lamb: " in found["optimizer"].why and found["optimizer"].value == "sgd"
+    assert "gloo takes 1.58 times as long" in found["backend"].why and found["backend"].value == "mpi"
+    assert "(measured, each with its own best batch)" in found["ranks"].why
+
+
+def test_what_was_not_measured_is_said():
+    found = said(report(with_phases=False))
+    assert "No range test" in found["peak rate"].why and "not compared" in found["backend"].why
+    content = report()
+    content["trials"] = content["trials"][:2]
+    found = said(content)
+    assert "No hyperbola was fitted: 2 batches" in found["global batch"].why and "edge" in found["global batch"].why
+    assert "no other was tried" in found["optimizer"].why and "No lower rate" in found["peak rate"].why
+
+
+def test_ranks_that_are_predicted_are_labelled():
+    content = report()
+    for point in content["phases"]["step_time"]["points"]:
+        point["step_s"] = 1e-3 * point["global_batch"] / point["ranks"] + 1e-5
+    why = said(content)["ranks"].why
+    assert "extrapolated, no more than a hint" in why and "every doubling gains 1.5 times or more" in why
+
+
+def test_headlines():
+    assert "1 rank is no slower" in headline(Facts.of(report()))
+    failed = {"target": "loss<=1", "trials": [trial("search", 4, 64, 9.0, 0)]}
+    assert headline(Facts.of(failed)).startswith("None of 1 trials on 4 ranks came to loss<=1")
+    assert headline(Facts.of({})) == "No trial was run." and said(failed) == {}
+
+
+def test_rows_that_are_always_there():
+    facts = Facts.of(report())
+    rows = what_is_lost(facts, curves(facts))
+    assert [(row.ranks, row.way) for row in rows] == [
+        (ranks, way) for ranks in (2, 1) for way in ("recommended", "script's default", "linear rule", "N x what fits in memory")
+    ]
+    assert rows[0].times == 1.0 and rows[1].times > 1.5 and rows[1].label == "measured"
+    assert rows[3].seconds is None and rows[3].outcome.startswith("diverged after 12 steps")
+
+
+@pytest.mark.parametrize("with_phases", [True, False])
+def test_rows_that_were_not_run_are_predicted_or_say_why(with_phases):
+    content = report(with_phases)
+    content["trials"] = [t for t in content["trials"] if t["label"] not in ("linear rule", "N x what fits")]
+    facts = Facts.of(content)
+    rows = {row.way: row for row in what_is_lost(facts, curves(facts)) if row.ranks == 2}
+    linear, fits = rows["linear rule"], rows["N x what fits in memory"]
+    assert linear.label == "predicted" and linear.global_batch == 64 and linear.seconds > 0 and linear.outcome.startswith("not run")
+    if with_phases:
+        assert fits.label == "predicted" and fits.global_batch == 8192 and "likely diverges" in fits.outcome
+    else:
+        assert fits.label == "" and fits.seconds is None and "--micro-batch" in fits.outcome
