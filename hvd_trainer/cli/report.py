@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hvd_trainer.errors import HvdTrainerError
+from hvd_trainer.errors import HvdTrainerError, MissingPartError
 
 
 @click.command(short_help="Make the page of a `tune` search anew from its report.json.")
@@ -20,10 +20,32 @@ def report(context: click.Context, folder: Path) -> None:
       hvd-trainer report runs/tune
     """
     try:
-        from hvd_trainer.report.write import write
-
-        for path in write(folder):
+        for path in _write(folder):
             click.echo(path)
     except HvdTrainerError as error:
         click.echo(f"hvd-trainer report: {error}", err=True)
         context.exit(2)
+
+
+def write_page(folder: Path) -> list[Path]:
+    """The page at the end of a search: what is not installed for it is said, and does not turn the search into an error.
+
+    Args:
+        folder: with its report.json.
+
+    Returns:
+        What was written.
+    """
+    try:
+        return _write(folder)
+    except MissingPartError as error:
+        click.echo(f"no report.html: {error}\n  then:    hvd-trainer report {folder}", err=True)
+        return []
+
+
+def _write(folder: Path) -> list[Path]:
+    try:
+        from hvd_trainer.report.write import write
+    except ModuleNotFoundError as error:
+        raise MissingPartError(f"the report needs {error.name}", fix="pip install numpy matplotlib jinja2") from error
+    return write(folder)
