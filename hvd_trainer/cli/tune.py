@@ -14,6 +14,7 @@ import click
 
 from hvd_trainer import env
 from hvd_trainer.cli.launch import BUILD
+from hvd_trainer.cli.report import write_page
 from hvd_trainer.errors import HvdTrainerError, MissingPartError
 from hvd_trainer.launcher import start as launcher_start
 from hvd_trainer.launcher.pick import pick
@@ -108,7 +109,7 @@ def _tune(script: str, arguments: tuple[str, ...], *, target: str, budget: str, 
             click.echo(sentence)
     for note in hunt.phases["notes"]:
         click.echo(note)
-    for path in report.write(found, out):
+    for path in dict.fromkeys([*report.write(found, out), *write_page(out)]):
         click.echo(path)
     if interrupted:
         click.echo("interrupted: the same command goes on from here", err=True)

@@ -24,6 +24,7 @@ OPTIONS = {
         "--cache", "--dry-run", "--help", "--jobs", "--mpicxx", "--no-gloo", "--no-mpi", "--no-repairs", "--rebuild",
     },
     "launch": {"--dry-run", "--hostfile", "--hosts", "--ranks", "--threads", "--with"},
+    "report": set(),
     "tune": {
         "--backends", "--budget", "--dry-run", "--largest-batch", "--micro-batch", "--noise-scale", "--optimizers", "--out", "--phases",
         "--ranks", "--seed", "--storage", "--target", "--threads", "--trials", "--with",
