@@ -20,9 +20,11 @@ def tune(tmp_path, monkeypatch):
     script = tmp_path / "train.py"
     script.write_text("")
 
-    def start(*options, job=None, target="val_loss<=0.4"):
+    def start(*options, job=None, target="val_loss<=0.4", page=False):
         job = job or FakeJob()
         monkeypatch.setattr(command, "job_starter", lambda lines: job)
+        if not page:  # a second each time
+            monkeypatch.setattr(command, "write_page", lambda folder: [])
         return CliRunner().invoke(main, ["tune", str(script), "--target", target, "--out", str(tmp_path / "out"), *options])
 
     start.out = tmp_path / "out"
@@ -52,6 +54,21 @@ def test_a_search_ends_with_files_sentences_and_a_line_a_trial(tune):
     assert "On 2 ranks: batch" in done.output and "N x what fits (batch 4000)" in done.output
     assert sum(line.endswith(" left") for line in done.output.splitlines()) == 7
     assert {"global_batch", "lr"} <= set(yaml.safe_load((tune.out / "recommended.yaml").read_text()))
+
+
+def test_a_search_writes_its_page(tune):
+    done = tune("--trials", "9", "--ranks", "1,2", page=True)
+    assert done.exit_code == 0 and done.output.count("report.md") == 1, done.output
+    page, text = (tune.out / "report.html").read_text(), (tune.out / "report.md").read_text()
+    assert "<h1>On 2 ranks, batch" in page and "</html>" in page and "All trials" in page
+    assert "## What other choices would have cost" in text and text.index("| trial |") < text.index("## What is recommended")
+
+
+def test_a_page_that_cannot_be_drawn_does_not_fail_the_search(tune, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    done = tune("--trials", "3", page=True)
+    assert done.exit_code == 0 and "pip install jinja2" in done.output and "hvd-trainer report" in done.output
+    assert (tune.out / "recommended.yaml").exists() and not (tune.out / "report.html").exists()
 
 
 def test_ctrl_c_leaves_a_state_that_goes_on(tune):
