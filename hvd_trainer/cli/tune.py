@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hvd_trainer import env
+from hvd_trainer import cores, env
 from hvd_trainer.cli.launch import BUILD
 from hvd_trainer.cli.report import write_page
-from hvd_trainer.errors import HvdTrainerError, MissingPartError
+from hvd_trainer.errors import ConfigError, HvdTrainerError, MissingPartError
 from hvd_trainer.launcher import start as launcher_start
 from hvd_trainer.launcher.pick import pick
 from hvd_trainer.launcher.present import look
@@ -40,6 +43,7 @@ SHOWN = 20  # trials in the live table
 @click.option("--largest-batch", type=click.IntRange(1), help="Default: 32 times the script's, half an epoch at most.")
 @click.option("--backends", default="", metavar="a,b", help="As mpi,gloo: the recommended settings' step time through each.")
 @click.option("--phases/--no-phases", default=True, show_default=True, help="Measure step times, memory and rates before the search.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Trials at the same time, each on cores of its own.")
 @click.option("--trials", type=click.IntRange(1), help="End after so many, if the budget is not spent before.")
 @click.option("--with", "asked", type=click.Choice(["auto", *LAUNCHERS]), default="auto", show_default=True)
 @click.option("--threads", type=click.IntRange(1), help="CPU threads a rank. Default: the cores are divided.")
@@ -71,20 +75,21 @@ def tune(context: click.Context, script: str, arguments: tuple[str, ...], **opti
 
 
 def _tune(script: str, arguments: tuple[str, ...], *, target: str, budget: str, ranks: str, optimizers: str, backends: str, storage: str | None,
-          out: Path, seed: int, dry_run: bool, asked: str, threads: int | None, **limits: Any) -> int:  # fmt: skip
+          out: Path, seed: int, dry_run: bool, asked: str, threads: int | None, jobs: int, **limits: Any) -> int:  # fmt: skip
     from hvd_trainer.tune import target as words
 
     goal, budget_s = words.parse_target(target), words.parse_duration(budget)
     numbers = words.parse_whole_numbers("--ranks", ranks)
     names, through = (tuple(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip())) for text in (optimizers, backends))
     check_script((script,))
+    threads = threads if jobs == 1 else threads_of(jobs, numbers, threads)
     lines = start_lines((script, *arguments), numbers, asked, threads)
     for number, line in lines.items():
         click.echo(f"# {number} rank{'s' * (number > 1)}: {line}", err=not dry_run)
     if dry_run:
         return 0
     try:
-        from hvd_trainer.tune import ledger, report, runner, search
+        from hvd_trainer.tune import ledger, report, runner, search, side_by_side
     except ImportError as error:
         raise MissingPartError(f"hvd-trainer tune needs optuna ({error})", "optuna >= 5", "pip install optuna") from error
     out.mkdir(parents=True, exist_ok=True)
@@ -95,7 +100,11 @@ def _tune(script: str, arguments: tuple[str, ...], *, target: str, budget: str, 
     max_trials = limits.pop("trials")
     chosen = search.Options(numbers, budget_s, names, max_trials=max_trials, backends=through, **limits)
     view = View(budget_s)
-    hunt = search.Search(start_run, kept, chosen, view.change)
+    slots = None
+    if jobs > 1:
+        stop, processors = threading.Event(), side_by_side.shares(sorted(os.sched_getaffinity(0)), jobs)
+        slots = side_by_side.SideBySide([dataclasses.replace(start_run, start=job_starter(lines, share, stop)) for share in processors], stop)
+    hunt = search.Search(start_run, kept, chosen, view.change, slots)
     interrupted = False
     try:
         with ended_like_ctrl_c(), view.live(hunt):
@@ -132,12 +141,35 @@ def start_lines(command: tuple[str, ...], numbers: tuple[int, ...], asked: str, 
     return lines
 
 
-def job_starter(lines: dict[int, StartLine]) -> Callable:
-    """What `TrialRunner` calls."""
+def threads_of(jobs: int, numbers: tuple[int, ...], threads: int | None) -> int:
+    """Threads of a rank where jobs run side by side.
+
+    Raises:
+        HvdTrainerError: they want more than the cores, or this system cannot keep them apart.
+    """
+    from hvd_trainer.tune.side_by_side import threads_for
+
+    if not hasattr(os, "sched_setaffinity"):
+        raise ConfigError(f"--jobs {jobs}", "1 on this system, which cannot keep jobs on cores of their own", "leave --jobs out")
+    return threads_for(jobs, numbers, threads, len(cores.my_cores()))
+
+
+def job_starter(lines: dict[int, StartLine], processors: Sequence[int] = (), stop: threading.Event | None = None) -> Callable:
+    """What `TrialRunner` calls.
+
+    Args:
+        lines: of each number of ranks.
+        processors: of this slot; (): all.
+        stop: see `run_job`.
+    """
     from hvd_trainer.tune.job import run_job
 
     variables = env.snapshot()
-    return lambda ranks, order, timeout_s: run_job(lines[ranks].argv, {**variables, **lines[ranks].env, VARIABLE: order}, timeout_s)
+    if processors:  # Open MPI binds by the whole machine, whatever its own processors are
+        variables["PRTE_MCA_hwloc_default_cpu_list"] = ",".join(map(str, processors))
+    return lambda ranks, order, timeout_s: run_job(
+        lines[ranks].argv, {**variables, **lines[ranks].env, VARIABLE: order}, timeout_s, processors, stop
+    )
 
 
 @contextlib.contextmanager

@@ -106,6 +106,8 @@ class Measurer:
         kept = self.ledger.phase(name)
         if kept is not None:
             return kept
+        if not points:
+            return {"ranks": ranks, "micro_batch": None, "note": "not measured"}
         points, spent_s, available = list(points), 0.0, available_bytes()
         found = memory.read(points, ranks, base.num_samples, available)
         while (batch := memory.next_batch(found)) is not None and self.room_s(known.start_s + spent_s) > 0:
@@ -143,6 +145,8 @@ class Measurer:
         phases["lr_range"] = raw[most].get("sweep", {"note": "not measured"})
         phases["noise"] = noise.read(known, given_noise)
         phases["prediction"] = predict.read(base, known, phases["noise"], phases["step_time"]["fit"], ranks, largest, phases["lr_range"].get("highest_rate"))
-        parts = (*raw.values(), *(phases[name] for name in ("check", "lr_range", "noise", "prediction")))
-        phases["notes"] = [part["note"] for part in parts if part.get("note")]
+        named = {"check against 1 rank": phases["check"], "range test of the rate": phases["lr_range"], "noise scale": phases["noise"], "prediction": phases["prediction"]}
+        named.update({f"what fits on each of {number} ranks": found for number, found in phases["memory"].items()})
+        phases["notes"] = [found["note"] for found in raw.values() if found["note"]]
+        phases["notes"] += [f"{name}: {part['note']}" for name, part in named.items() if part.get("note")]
         return phases

@@ -12,7 +12,8 @@ from hvd_trainer.tune.finalists import SEED, best_of
 from hvd_trainer.tune.ledger import ROWS, Ledger, Record
 from hvd_trainer.tune.measure import Measurer
 from hvd_trainer.tune.phases import backends
-from hvd_trainer.tune.runner import Interrupted, Run, TrialRunner
+from hvd_trainer.tune.runner import Run, TrialRunner
+from hvd_trainer.tune.side_by_side import SideBySide
 from hvd_trainer.tune.space import Space
 from hvd_trainer.tune.start_points import DEFAULT, FITS, PREDICTED, Base, rows
 from hvd_trainer.tune.trial import MET, START_S, Caps, Settings, TrialResult
@@ -92,10 +93,14 @@ class Search:
         ledger: where they are kept.
         options: what is searched.
         on_change: called with what is running now ("" for nothing), before and after each job.
+        slots: to run several trials at the same time; None: one after another.
     """
 
-    def __init__(self, runner: TrialRunner, ledger: Ledger, options: Options, on_change: Callable[[str], None] = lambda running: None) -> None:
-        self._runner, self._ledger, self._options, self._on_change = runner, ledger, options, on_change
+    def __init__(
+        self, runner: TrialRunner, ledger: Ledger, options: Options, on_change: Callable[[str], None] = lambda running: None, slots: Optional[SideBySide] = None
+    ) -> None:
+        self._ledger, self._options, self._on_change = ledger, options, on_change
+        self._slots = slots or SideBySide([runner])
         self._measurer = Measurer(runner, ledger, options.budget_s, on_change)
         self._measured: dict[str, Any] = {}
         self._seed: Optional[int] = None  # the script's own; None: its config has no such field
@@ -108,7 +113,7 @@ class Search:
     @property
     def left_s(self) -> float:
         """Seconds of the budget that are left."""
-        return self._options.budget_s - sum(record.result.wall_s for record in self.records) - self._measurer.spent_s
+        return self._options.budget_s - sum(record.result.wall_s / record.result.shared_by for record in self.records) - self._measurer.spent_s
 
     @property
     def phases(self) -> dict[str, Any]:
@@ -195,7 +200,7 @@ class Search:
         number = repeats = 0
         while self._goes_on(share) and repeats < MOST_REPEATS:
             items = []
-            for _ in range(self._together(share)):
+            for _ in range(self._at_once(share)):
                 item = self._sampled(spaces[number % len(spaces)])  # in turn: the same number of trials for each
                 number += 1
                 repeats = 0 if item else repeats + 1
@@ -221,6 +226,11 @@ class Search:
         most = MOST_TOGETHER if share.max_trials is None else min(MOST_TOGETHER, share.max_trials - self._count(share.ranks))
         return max(1, min(most, round(min(starts) / best.result.to_target_s)))
 
+    def _at_once(self, share: Share) -> int:
+        """How many trials to ask for: those of a job, for each slot."""
+        most = self._together(share) * len(self._slots)
+        return most if share.max_trials is None else max(1, min(most, share.max_trials - self._count(share.ranks)))
+
     def _rows(self, wanted: Sequence[tuple[str, Settings]], known: TrialResult, share: Share) -> None:
         """Run those that were not run, several in a job; the one that may be out of memory has its own."""
         while self._goes_on(share):
@@ -228,7 +238,7 @@ class Search:
             if not missing:
                 return
             alone = missing[0][0] in (FITS, PREDICTED)  # the prediction's time is the cap of the others
-            chosen = missing[:1] if alone else [each for each in missing if each[0] != FITS][: self._together(share)]
+            chosen = missing[:1] if alone else [each for each in missing if each[0] != FITS][: self._at_once(share)]
             # The same settings may have two names.
             chosen = list({settings.key: (label, settings) for label, settings in reversed(chosen)}.values())[::-1]
             self._run([Item(ROWS, self._ledger.study(ROWS).ask(), label, settings, ROW_AT) for label, settings in chosen], known)
@@ -243,28 +253,29 @@ class Search:
         return Item(space.name, trial, SAMPLED, settings, PRUNE_AT)
 
     def _run(self, items: Sequence[Item], known: Optional[TrialResult]) -> None:
-        """A job; what it did not come to is given up, and will be asked for again."""
+        """A job on each slot; what they did not come to is given up, and will be asked for again."""
         if not items:
             return
-        first = items[0]
+        first, num = items[0], len(self._slots)
         name = f"{first.label}: {first.settings}" if first.settings.global_batch else f"{first.label}, {first.settings}"
         self._on_change(name + (f", and {len(items) - 1} more" if len(items) > 1 else ""))
-        caps = [self._caps(item.settings.ranks, item.times_best) for item in items]
-        runs = [Run(item.settings, each, measure_noise=known is None) for item, each in zip(items, caps)]
-        try:
-            results = self._runner.run_many(runs, known, sum(each.wall_s - START_S for each in caps) + START_S)
-        except BaseException as error:  # the user's Ctrl-C, or a script that is refused
-            self._finish(items, error.results if isinstance(error, Interrupted) else [None] * len(items))
-            raise
-        self._finish(items, results)
+        groups = [group for group in (items[number::num] for number in range(num)) if group]
+        results, error = self._slots.run([self._job(group, known) for group in groups])
+        for group, found in zip(groups, results):
+            for item, result in zip(group, found or [None] * len(group)):
+                if result is None:
+                    self._ledger.give_up(item.study, item.trial)
+                else:
+                    self._ledger.finish(item.study, item.trial, item.label, item.settings, result)
+        if error is not None:  # the user's Ctrl-C, or a script that is refused
+            raise error
         self._on_change("")
 
-    def _finish(self, items: Sequence[Item], results: Sequence[Optional[TrialResult]]) -> None:
-        for item, result in zip(items, results):
-            if result is None:
-                self._ledger.give_up(item.study, item.trial)
-            else:
-                self._ledger.finish(item.study, item.trial, item.label, item.settings, result)
+    def _job(self, items: Sequence[Item], known: Optional[TrialResult]) -> Callable[[TrialRunner], list[Optional[TrialResult]]]:
+        caps = [self._caps(item.settings.ranks, item.times_best) for item in items]
+        runs = [Run(item.settings, each, measure_noise=known is None) for item, each in zip(items, caps)]
+        wall_s = sum(each.wall_s - START_S for each in caps) + START_S
+        return lambda runner: runner.run_many(runs, known, wall_s)
 
     def _caps(self, ranks: int, times_best: float) -> Caps:
         best = best_of(self.records, ranks)

@@ -98,6 +98,7 @@ class TrialResult:
         noise_scale: measured along, in samples; None: undetermined or not measured.
         end: the end event: what else was measured.
         last_lines: of the output, where it FAILED.
+        shared_by: jobs that ran at the same time, of which this was one.
     """
 
     outcome: str
@@ -116,6 +117,7 @@ class TrialResult:
     end: dict[str, Any] = field(default_factory=dict)
     start_s: float = 0.0
     last_lines: str = ""
+    shared_by: int = 1
 
     @property
     def to_target_s(self) -> float:

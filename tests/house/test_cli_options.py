@@ -26,7 +26,7 @@ OPTIONS = {
     "launch": {"--dry-run", "--hostfile", "--hosts", "--ranks", "--threads", "--with"},
     "report": set(),
     "tune": {
-        "--backends", "--budget", "--dry-run", "--largest-batch", "--micro-batch", "--noise-scale", "--optimizers", "--out", "--phases",
+        "--backends", "--budget", "--dry-run", "--jobs", "--largest-batch", "--micro-batch", "--noise-scale", "--optimizers", "--out", "--phases",
         "--ranks", "--seed", "--storage", "--target", "--threads", "--trials", "--with",
     },
 }  # fmt: skip

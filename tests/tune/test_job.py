@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 
 import pytest
@@ -32,3 +33,16 @@ def is_running(pid):
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_job_keeps_to_the_processors_that_it_was_given_and_we_keep_ours():
+    mine = sorted(os.sched_getaffinity(0))
+    ended = run_job([sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"], {}, 60, cores=mine[-1:])
+    assert ended.text.strip() == str(mine[-1:]) and sorted(os.sched_getaffinity(0)) == mine
+
+
+def test_a_job_in_a_thread_is_stopped():
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(KeyboardInterrupt):
+        run_job([sys.executable, "-c", "import time; time.sleep(60)"], {}, 60, stop=stop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import resource
 import statistics
 import sys
@@ -74,10 +75,12 @@ class TrialWatch(Callback):
             "optimizer": type(optimizer.optimizer).__name__.lower(),
         }
         steps_per_epoch = loader.steps_per_epoch if isinstance(loader.steps_per_epoch, int) else None
+        cores = trainer.comm.gather_objects(_affinity(), trainer.comm.unique_name("trial.cores"))
         self._write(
             trainer,
             "start",
             **seen,
+            cores=cores,
             ranks=trainer.comm.size,
             rule=trainer.rule.name,
             lr_scale=optimizer.lr_scale,
@@ -208,3 +211,8 @@ def peak_bytes(device: torch.device) -> int:
         return torch.cuda.max_memory_reserved(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _affinity() -> list[int]:
+    """The processors that this process may use, where the system says."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

@@ -32,11 +32,11 @@ def read(
         {"rows": [...], "best": {ranks: row}}, or {"note": why there is none}.
     """
     if noise["noise_scale"] is None:
-        return {"rows": [], "best": {}, "note": f"no prediction: the noise scale is {noise['note'].partition(';')[0]}"}
+        return {"rows": [], "best": {}, "note": f"none, the noise scale is {noise['note'].partition(';')[0]}"}
     if first.outcome != MET:
-        return {"rows": [], "best": {}, "note": f"no prediction: the script's own run did not come to the target ({first.outcome})"}
+        return {"rows": [], "best": {}, "note": f"none, the script's own run did not come to the target ({first.outcome})"}
     if not fitted:
-        return {"rows": [], "best": {}, "note": "no prediction: no step times were measured"}
+        return {"rows": [], "best": {}, "note": "none, no step times were measured"}
     low, high = noise["low"], noise["high"]
     interval = (low, high) if low is not None and high is not None and math.isfinite(high) else (None, None)
     curve = from_noise(base.global_batch, first.steps, noise["noise_scale"], *interval)
