@@ -80,9 +80,9 @@ def recommended_yaml(facts: Facts) -> str:
 def sections(facts: Facts, known: Curves) -> list[Section]:
     """Everything below the first screen, in the order of the page."""
     optimizer = f" with {known.optimizer}" if known.optimizer else ""
-    noise_missing = "The gradient noise scale was not measured along a run."
+    noise_missing = f"The gradient noise scale was not measured along a run{_note(facts, 'noise')}."
     if known.noise is not None and not known.noise.curve:
-        noise_missing = f"The noise scale over a run is {known.noise.value:.0f} samples; there is no curve of it." if known.noise.value else "The noise scale is undetermined."
+        noise_missing = f"The noise scale over a run is {known.noise.value:.0f} samples; there is no curve of it." if known.noise.value else f"There is no noise scale{_note(facts, 'noise')}."
     with style() as plt:
 
         def figure(name: str, draw: Callable, says: str) -> str:
@@ -110,7 +110,7 @@ def sections(facts: Facts, known: Curves) -> list[Section]:
             ),
             Section(
                 "Range test of the rate", _range_text(facts),
-                figure("range", plots.range_test, "Training loss against a rising learning rate"), "No range test was run.", None,
+                figure("range", plots.range_test, "Training loss against a rising learning rate"), f"No range test was run{_note(facts, 'lr_range')}.", None,
             ),
             Section(
                 "Noise scale over training",
@@ -138,8 +138,14 @@ def _phases(facts: Facts) -> list[Section]:
     found = []
     for name, within, title, text in parts:
         table = tables.of_phase(facts, name, within)
-        found.append(Section(title, text if table.rows else "", "", "" if table.rows else "Not part of this report.", table if table.rows else None, name == "prediction"))
+        found.append(Section(title, text if table.rows else "", "", "" if table.rows else f"Not part of this report{_note(facts, name)}.", table if table.rows else None, name == "prediction"))
     return found
+
+
+def _note(facts: Facts, name: str) -> str:
+    """What a phase says of itself, to follow a statement."""
+    note = facts.part(name).get("note")
+    return f": {note}" if isinstance(note, str) and note else ""
 
 
 def _range_text(facts: Facts) -> str:

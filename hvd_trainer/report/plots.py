@@ -26,6 +26,7 @@ from hvd_trainer.report.draw import (
 )
 from hvd_trainer.report.facts import DIVERGED, FAILED, Facts, number
 
+WIDEST = 4.0  # upper over lower end of an interval that is drawn
 COLOURS = {FIXED_GLOBAL: ORANGE, FIXED_PER_RANK: GREEN, RECOMMENDED: BLUE}
 
 
@@ -60,19 +61,22 @@ def steps_and_samples(plt: Any, facts: Facts, curves: Curves) -> Optional[Any]:
 
 def _draw_curves(axis: Any, curves: Curves, grid: np.ndarray, power: int) -> list[float]:
     shown: list[float] = []
+    fitted = "hyperbola, fitted" + (" (undetermined)" if curves.fit is not None and curves.fit.reason else "")
     for curve, colour, dash, label in (
         (curves.predicted, ORANGE, "--", "predicted from the noise scale"),
-        (curves.fit, BLUE, "-", "hyperbola, fitted"),
+        (curves.fit, BLUE, "-", fitted),
     ):
         if curve is None:
             continue
         values = [curve.steps(batch) * batch**power for batch in grid]
         axis.plot(grid, values, dash, color=colour, label=label)
-        bands = [curve.interval(batch) for batch in grid]
-        if bands[0] is not None:
-            lows, highs = np.array(bands).T * grid**power
-            axis.fill_between(grid, lows, highs, color=colour, alpha=0.15, linewidth=0, label="95 %, " + label.split()[-1].replace("scale", "predicted"))
         shown += values
+        bands = [curve.interval(batch) for batch in grid]
+        if bands[0] is None:
+            continue
+        lows, highs = np.array(bands).T * grid**power
+        if np.median(highs / lows) < WIDEST:  # else it says nothing but would fill the plot
+            axis.fill_between(grid, lows, highs, color=colour, alpha=0.15, linewidth=0, label="95 %, " + ("fitted" if curve is curves.fit else "predicted"))
     return shown
 
 

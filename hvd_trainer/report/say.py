@@ -9,7 +9,7 @@ from typing import Optional
 from hvd_trainer.cost.policies import EXTRAPOLATED, MEASURED, RECOMMENDED, WORTH, linear_excess, worth_it
 from hvd_trainer.optim.noise import gain
 from hvd_trainer.report.curves import Curves, off_by
-from hvd_trainer.report.facts import DEFAULT, FITS, LINEAR, Facts, Trial, number
+from hvd_trainer.report.facts import DEFAULT, DIVERGED, FITS, LINEAR, Facts, Trial, number
 
 NEAR = 1.3  # batches within this factor are compared by their rates
 
@@ -105,7 +105,7 @@ def _batch(facts: Facts, curves: Curves, best: Trial) -> str:
         said.append(f"The gradient noise scale of one run at batch {curves.noise.global_batch:,} is {curves.noise.value:.0f} samples{interval}.")
         off = off_by(curves)
         said += [f"Steps predicted from it against the trials' fewest: {off}."] if off else []
-    if known is not None:
+    if curves.critical_batch is not None and known is not None:
         fewer = 1 - known.steps(2 * batch) / known.steps(batch)
         said.append(f"Twice this batch would save {100 * fewer:.0f} % of the steps for {100 * (1 - 2 * fewer):.0f} % more samples.")
     tried = sorted({trial.global_batch for trial in mine if trial.global_batch})
@@ -145,7 +145,7 @@ def _warmup(facts: Facts, best: Trial) -> str:
     in_samples = [(trial.warmup_steps or 0) * (trial.global_batch or 1) for trial in tried]
     if best.warmup_steps is None:
         return "The script does not say how long it warms up."
-    share = f"{100 * best.warmup_steps / best.steps:.0f} % of the steps to the target"
+    share = "None" if best.warmup_steps == 0 else f"{100 * best.warmup_steps / best.steps:.0f} % of the steps to the target"
     # A script's own warm-up is the same number of steps or of samples at each batch, but for what rounding to steps costs.
     if len(in_steps) < 2 or max(in_samples) <= 1.05 * min(in_samples):
         return f"{share}: the script's own; no other was tried."
@@ -178,6 +178,8 @@ def _number_of_ranks(facts: Facts, curves: Curves) -> Said:
     if not points:
         said.append(f"More ranks are not predicted: {curves.why_no_time}.")
         return Said("ranks", str(bests[-1].ranks), " ".join(said))
+    if curves.fit is not None and curves.best_known is curves.fit and curves.fit.reason:
+        said.append("What follows is rough, for the critical batch is undetermined.")
     worth = worth_it([point for point in points if point.label != EXTRAPOLATED])  # nobody should buy machines for a hint
     following = next((point for point in points if point.ranks >= 2 * worth.ranks), None)
     if worth.ranks == min(point.ranks for point in points):
@@ -242,7 +244,9 @@ def _lost(facts: Facts, curves: Curves, label: str, ranks: int, best: Optional[T
     way = "N x what fits in memory" if label == FITS else label
     if trial is not None:
         times = facts.seconds(trial) / facts.seconds(best) if best and trial.is_met else None
-        outcome = trial.outcome if trial.is_met else f"{trial.outcome} after {trial.steps:,} steps" + (f" ({trial.reason})" if trial.reason else "")
+        others = {t.outcome: t for t in facts.on(ranks) if t.label == label and t is not trial and not t.is_met}
+        also = "".join(f"; at batch {other.global_batch or 0:,} {outcome}" for outcome, other in others.items())
+        outcome = trial.outcome + also if trial.is_met else f"{trial.outcome} after {trial.steps:,} steps" + (f" ({trial.reason})" if trial.reason else "")
         return Lost(ranks, way, trial.global_batch, trial.peak_lr, outcome, facts.seconds(trial) if trial.is_met else None, times, MEASURED)
     base, rate = number(facts.start.get("global_batch")), number(facts.start.get("peak_lr"))
     micro = facts.micro_batch(ranks)
@@ -251,11 +255,13 @@ def _lost(facts: Facts, curves: Curves, label: str, ranks: int, best: Optional[T
         why = "what fits was not measured: --micro-batch" if label == FITS and micro is None else curves.why_no_time or "the script's own batch is not known"
         return Lost(ranks, way, batch, None, f"not measured, and not predicted ({why})", None, None, "")
     point = curves.task.point(ranks, batch)
-    words = "not run; steps from the curve, with a rate as good as the best"
-    scale = curves.critical_batch
-    if label != DEFAULT and scale is not None and linear_excess(batch, base, scale) > 2:
+    words = "not run; steps from the curve, if its rate were as good as the best"
+    scale, peak = curves.critical_batch, None if rate is None else rate * batch / base
+    broke = min((t.peak_lr for t in facts.trials if t.outcome == DIVERGED and t.peak_lr and t.optimizer == curves.optimizer), default=None)
+    if label != DEFAULT and peak and broke and peak >= broke:
+        words += f"; it likely diverges, as rate {broke:.3g} did"
+    elif label != DEFAULT and scale is not None and linear_excess(batch, base, scale) > 2:
         words += f"; the linear rule asks for {linear_excess(batch, base, scale):.1f} times the noise rule's rate, and likely diverges"
-    peak = None if rate is None else rate * batch / base
     return Lost(ranks, way, batch, peak, words, point.seconds, point.seconds / facts.seconds(best) if best else None, point.label)
 
 

@@ -57,6 +57,10 @@ def test_rows_that_are_always_there():
         (ranks, way) for ranks in (2, 1) for way in ("recommended", "script's default", "linear rule", "N x what fits in memory")
     ]
     assert rows[0].times == 1.0 and rows[1].times > 1.5 and rows[1].label == "measured"
+    content = report()
+    content["trials"].append(trial("linear rule", 2, 2048, 6.4, 99))
+    facts = Facts.of(content)
+    assert what_is_lost(facts, curves(facts))[2].outcome == "target met; at batch 2,048 diverged"
     assert rows[3].seconds is None and rows[3].outcome.startswith("diverged after 12 steps")
 
 
@@ -69,6 +73,9 @@ def test_rows_that_were_not_run_are_predicted_or_say_why(with_phases):
     linear, fits = rows["linear rule"], rows["N x what fits in memory"]
     assert linear.label == "predicted" and linear.global_batch == 64 and linear.seconds > 0 and linear.outcome.startswith("not run")
     if with_phases:
-        assert fits.label == "predicted" and fits.global_batch == 8192 and "likely diverges" in fits.outcome
+        assert fits.label == "predicted" and fits.global_batch == 8192 and "times the noise rule's rate" in fits.outcome
+        content["trials"][3] = trial("search", 2, 64, 9.0, 3)
+        facts = Facts.of(content)
+        assert "likely diverges, as rate 9 did" in what_is_lost(facts, curves(facts))[3].outcome
     else:
         assert fits.label == "" and fits.seconds is None and "--micro-batch" in fits.outcome
