@@ -83,8 +83,9 @@ def _tune(script: str, arguments: tuple[str, ...], *, target: str, budget: str, 
     names, through = (tuple(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip())) for text in (optimizers, backends))
     check_script((script,))
     threads = threads if jobs == 1 else threads_of(jobs, numbers, threads)
-    lines = start_lines((script, *arguments), numbers, asked, threads)
-    for number, line in lines.items():
+    lines = start_lines((script, *arguments), tuple(sorted({1, *numbers})), asked, threads)  # 1: what the others are checked against
+    for number in numbers:
+        line = lines[number]
         click.echo(f"# {number} rank{'s' * (number > 1)}: {line}", err=not dry_run)
     if dry_run:
         return 0

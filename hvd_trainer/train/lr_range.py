@@ -225,9 +225,14 @@ def put_back(model: torch.nn.Module, optimizer: DistributedOptimizer, scaler: Op
 
 
 def _batches(loader: Union[Loader, StreamLoader], fill_up: bool) -> Iterator[StepBatch]:
-    epoch = 0
+    """Whole global batches only, where an epoch has one: the loss of what is left at its end may be that of one sample."""
+    epoch, has_whole = 0, False
     while True:
-        yield from loader.epoch(epoch, fill_up=fill_up)
+        for batch in loader.epoch(epoch, fill_up=fill_up):
+            is_whole = batch.global_samples == loader.plan.global_batch
+            has_whole = has_whole or is_whole
+            if is_whole or not has_whole:
+                yield batch
         epoch += 1
 
 

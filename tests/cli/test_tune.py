@@ -115,3 +115,27 @@ def test_digits_for_real(tmp_path):
     assert [trial["result"]["start"]["global_batch"] for trial in trials] == [64, 256]
     assert trials[1]["result"]["start"]["peak_lr"] == pytest.approx(0.8)
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_the_whole_way_for_real(tmp_path):
+    """Two ranks, two optimizers, phases, seeds, backends; batches from 700 on are killed as the kernel does it."""
+    script = ROOT / "tests/tune/tiny_script.py"
+    options = ["--target", "test_accuracy>=0.85", "--ranks", "2", "--trials", "12", "--budget", "400s", "--threads", "1", "--out", str(tmp_path / "out")]
+    options += ["--optimizers", "sgd,adamw", "--backends", "mpi,gloo,nccl"]
+    argv = [sys.executable, "-m", "hvd_trainer", "tune", str(script), *options, "--", "--set", "break_at=700"]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    content = json.loads((tmp_path / "out/report.json").read_text())
+    phases, trials = content["phases"], content["trials"]
+    assert phases["check"]["agrees"] and phases["check"]["ranks"] == 2
+    assert len({point["global_batch"] for point in phases["step_time"]["points"]}) >= 3 and phases["step_time"]["fit"]["2"]["sample_s"] > 0
+    assert phases["noise"]["noise_scale"] > 0 and phases["prediction"]["best"]["2"]["global_batch"] > 32
+    failed = [trial["result"] for trial in trials if trial["result"]["outcome"] == "failed"]
+    assert failed and all("out of memory" in result["reason"] for result in failed)
+    assert {trial["result"]["start"].get("optimizer") for trial in trials} >= {"sgd", "adamw"}
+    assert any(trial["settings"]["seed"] == 1 for trial in trials)
+    rows = {row["backend"]: row for row in phases["backends"]}
+    assert rows["mpi"]["step_s"] > 0 and rows["gloo"]["step_s"] > 0 and "nccl" in rows["nccl"]["reason"]
+    again = [sys.executable, str(script), "--config", str(tmp_path / "out/recommended.yaml"), "--set", "epochs=1"]
+    assert subprocess.run(again, cwd=tmp_path, env=environment(), capture_output=True, timeout=120).returncode == 0

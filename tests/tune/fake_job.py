@@ -67,7 +67,7 @@ class FakeJob:
             rates = [order["sweep"]["lowest"] * 2**number for number in range(12)]
             kept = [rate for rate in rates if rate <= 8 * best]
             return {**end, "outcome": "cap", "step": len(kept),
-                    "sweep": {"rates": kept, "losses": [2.0] * len(kept), "stopped": "diverged", "suggested": best / 2, "lowest_loss_at": best, "note": ""}}  # fmt: skip
+                    "sweep": {"rates": kept, "losses": [2.0 if rate <= 2.5 * best else 9.0 for rate in kept], "stopped": "diverged", "suggested": best / 2, "lowest_loss_at": best, "note": ""}}  # fmt: skip
         if not order["metric"]:
             return {**end, "outcome": "cap", "step": order["max_steps"], "samples": batch * order["max_steps"], "train_s": 0.01, "step_s": step_s,
                     "losses": [self._losses(ranks)] * order["num_losses"], "peak_bytes": 10**8 + 10**4 * batch // ranks}  # fmt: skip

@@ -23,6 +23,19 @@ def run(ranks: int, base: Base, largest: int) -> Run:
     return Run(Settings(ranks, largest, base.peak_lr), Caps(), watch={"metric": "", "sweep": sweep})
 
 
+def breaks_at(rates: list[float], losses: list[float]) -> float:
+    """The first rate after which the loss never came back to where it began.
+
+    The test itself stops later: its average must rise first, and the rate goes on meanwhile.
+
+    Example:
+        >>> breaks_at([0.1, 0.2, 0.4, 0.8, 1.6], [2.3, 2.0, 2.4, 2.1, 9.0]), breaks_at([0.1, 0.2], [2.3, 9.0])
+        (1.6, 0.2)
+    """
+    last = max(number for number, loss in enumerate(losses) if loss <= losses[0])
+    return rates[min(last + 1, len(rates) - 1)]
+
+
 def read(result: Optional[TrialResult], global_batch: int) -> dict[str, Any]:
     """What it says; with "highest_rate", from which on training breaks, None where it did not."""
     sweep = None if result is None else result.end.get("sweep")
@@ -31,5 +44,5 @@ def read(result: Optional[TrialResult], global_batch: int) -> dict[str, Any]:
     return {
         "global_batch": global_batch, "rates": sweep["rates"], "losses": sweep["losses"], "stopped": sweep["stopped"],
         "suggestion": sweep["suggested"], "lowest_loss_at": sweep["lowest_loss_at"], "note": sweep["note"],
-        "highest_rate": sweep["rates"][-1] if sweep["stopped"] else None,
+        "highest_rate": breaks_at(sweep["rates"], sweep["losses"]) if sweep["stopped"] else None,
     }  # fmt: skip

@@ -12,6 +12,7 @@ from hvd_trainer.tune.start_points import Base, middle_rate
 from hvd_trainer.tune.trial import MET, TrialResult
 
 PREDICTED, EXTRAPOLATED, TOO_LONG = "predicted", "extrapolated", "longer than the script"
+ROOM = 0.8  # of the script's length may be filled by a prediction, for another seed may take longer
 
 
 def read(
@@ -62,7 +63,7 @@ def row(
     steps = curve.steps(batch)
     interval = curve.interval(batch)
     labels = [EXTRAPOLATED if step_time.is_extrapolated(fitted, ranks, batch) else PREDICTED]
-    if steps * batch > most_samples:
+    if steps * batch > ROOM * most_samples:
         labels.append(TOO_LONG)
     return {
         "ranks": ranks, "global_batch": batch, "peak_lr": min(middle_rate(base, batch, None, noise_scale), highest_rate or math.inf),

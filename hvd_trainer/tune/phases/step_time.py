@@ -47,7 +47,7 @@ def points(results: Sequence[Optional[TrialResult]]) -> list[dict[str, Any]]:
     return [
         {
             "ranks": result.start["ranks"], "global_batch": result.start["global_batch"], "step_s": result.step_s, "steps": result.steps,
-            "micro_batch": result.start.get("micro_batch"), "peak_bytes": result.end.get("peak_bytes"),
+            "peak_bytes": result.end.get("peak_bytes"),
         }
         for result in results
         if result is not None and result.step_s and result.start
