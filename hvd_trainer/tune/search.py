@@ -11,6 +11,7 @@ from hvd_trainer.tune import finalists
 from hvd_trainer.tune.finalists import SEED, best_of
 from hvd_trainer.tune.ledger import ROWS, Ledger, Record
 from hvd_trainer.tune.measure import Measurer
+from hvd_trainer.tune.options import Options, Share
 from hvd_trainer.tune.phases import backends
 from hvd_trainer.tune.runner import Run, TrialRunner
 from hvd_trainer.tune.side_by_side import SideBySide
@@ -24,48 +25,6 @@ MOST_REPEATS = 20  # in a row: then the space is used up
 MOST_TOGETHER = 4  # trials in one job
 RESERVE = 0.2  # of the budget, for the finalists' other seeds
 SAMPLED = "search"
-
-
-@dataclass(frozen=True)
-class Options:
-    """What is searched.
-
-    Args:
-        ranks: numbers of ranks, each with its own recommendation.
-        budget_s: seconds for all trials and phases, those before an interruption included.
-        optimizers: names; (): the script's.
-        micro_batch: samples that fit on a rank; None: measured.
-        noise_scale: in samples; None: measured.
-        largest_batch: None: from the script's batch and data.
-        max_trials: None: as many as the budget allows; repetitions with other seeds are not counted.
-        backends: to compare at the end.
-        phases: whether to measure before searching.
-    """
-
-    ranks: tuple[int, ...]
-    budget_s: float
-    optimizers: tuple[str, ...] = ()
-    micro_batch: Optional[int] = None
-    noise_scale: Optional[float] = None
-    largest_batch: Optional[int] = None
-    max_trials: Optional[int] = None
-    backends: tuple[str, ...] = ()
-    phases: bool = True
-
-
-@dataclass(frozen=True)
-class Share:
-    """What one number of ranks may use.
-
-    Args:
-        ranks: processes.
-        floor_s: seconds of the budget to leave for the others and for the finalists.
-        max_trials: on these ranks; None: no limit.
-    """
-
-    ranks: int
-    floor_s: float
-    max_trials: Optional[int]
 
 
 @dataclass(frozen=True)
