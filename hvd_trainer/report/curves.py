@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,7 +91,9 @@ def curves(facts: Facts) -> Curves:
     met = [trial for trial in facts.trials if trial.is_met and trial.global_batch]
     best = min(met, key=lambda trial: trial.seconds, default=None)
     optimizer = best.optimizer if best else str(facts.start.get("optimizer", ""))
-    points = best_of_each_batch([trial for trial in met if trial.optimizer == optimizer])
+    # By the median over seeds: the fewest steps of several would be those of the lucky one.
+    typical = [dataclasses.replace(trial, steps=facts.steps(trial)) for trial in met if facts.seeds_of(trial)[0] is trial]
+    points = best_of_each_batch([trial for trial in typical if trial.optimizer == optimizer])
     fit, why_no_fit = None, f"{len(points)} batches came to the target, and a fit needs {LEAST_BATCHES}"
     if len(points) >= LEAST_BATCHES:
         fit = fit_hyperbola([float(point.global_batch or 1) for point in points], [float(point.steps) for point in points])
@@ -161,8 +164,9 @@ def _task(facts: Facts, found: Curves, met: Sequence[Trial]) -> tuple[Optional[T
     rows = [number(row.get("global_batch")) for row in facts.entries("prediction", "rows")]
     largest = max([*(trial.global_batch or 1 for trial in facts.trials), *(int(batch) for batch in rows if batch)])
     measured: dict[tuple[int, int], tuple[float, float]] = {}
-    for trial in sorted(met, key=lambda trial: -trial.seconds):  # the fastest last: it stays
-        measured[(trial.ranks, trial.global_batch or 1)] = (trial.steps, trial.seconds)
+    for trial in sorted(met, key=lambda trial: -facts.seconds(trial)):  # the fastest last: it stays
+        if math.isfinite(facts.seconds(trial)):
+            measured[(trial.ranks, trial.global_batch or 1)] = (facts.steps(trial), facts.seconds(trial))
     most = max(ranks for ranks, _, _ in found.step_points)
     return Task(found.best_known.steps, found.step_seconds, largest, most, measured), ""
 

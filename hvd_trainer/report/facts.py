@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Optional
 
 MET, DIVERGED, FAILED = "target met", "diverged", "failed"
@@ -132,11 +133,22 @@ class Facts:
 
     def seeds_of(self, trial: Trial) -> list[Trial]:
         """The trials that differ from this one in the seed alone, itself included, in the order in which they ran."""
-        return [other for other in self.trials if other.key == trial.key and other.ranks == trial.ranks]
+        return self._by_key.get((trial.ranks, trial.key), [])
+
+    @cached_property
+    def _by_key(self) -> dict[tuple[int, str], list[Trial]]:
+        found: dict[tuple[int, str], list[Trial]] = {}
+        for trial in self.trials:
+            found.setdefault((trial.ranks, trial.key), []).append(trial)
+        return found
 
     def seconds(self, trial: Trial) -> float:
         """To the target, the median over seeds; infinite where half of them or more did not come to it."""
         return statistics.median([other.seconds for other in self.seeds_of(trial)] or [trial.seconds])
+
+    def steps(self, trial: Trial) -> int:
+        """To the target, the median over the seeds that came to it."""
+        return round(statistics.median([other.steps for other in self.seeds_of(trial) if other.is_met] or [trial.steps]))
 
     def best(self, ranks: int) -> Optional[Trial]:
         """The trial on so many ranks that was soonest at the target.

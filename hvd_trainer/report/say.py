@@ -62,8 +62,8 @@ def headline(facts: Facts) -> str:
     fewer = [trial for trial in map(facts.best, facts.ranks[1:]) if trial is not None and facts.seconds(trial) <= facts.seconds(best)]
     if fewer:
         fastest = min(fewer, key=facts.seconds)
-        said += f" {_ranks(fastest.ranks)} are no slower: {duration(facts.seconds(fastest))} with batch {fastest.global_batch:,}."
-    return said.replace("1 rank are", "1 rank is")
+        said += f" {_ranks(fastest.ranks).capitalize()} would do: {duration(facts.seconds(fastest))} with batch {fastest.global_batch:,}."
+    return said
 
 
 def recommendations(facts: Facts, curves: Curves) -> list[Said]:
@@ -134,6 +134,8 @@ def _rate(facts: Facts, curves: Curves, best: Trial) -> str:
     scale = curves.critical_batch
     if tested and at:
         said.append(f"The range test at batch {at:,.0f} suggests {tested:.3g}" + (f", which the noise rule brings to {tested / gain(scale, batch, at):.3g} here." if scale is not None else "."))
+        broken = number(facts.part("lr_range").get("highest_rate"))
+        said += [f"In that test training broke at {broken:.3g}."] if broken else []
     else:
         said.append("No range test of rates was run.")
     return " ".join(said)

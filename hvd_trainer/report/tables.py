@@ -65,9 +65,10 @@ def steps(facts: Facts, curves: Curves) -> Table:
 def trials(facts: Facts) -> Table:
     """All trials, the fastest of each number of ranks first."""
     ordered = sorted(facts.trials, key=lambda trial: (-trial.ranks, trial.seconds, -trial.samples))
+    bests = {ranks: facts.best(ranks) for ranks in facts.ranks}
     rows, strong = [], []
     for trial in ordered:
-        best = facts.best(trial.ranks)
+        best = bests[trial.ranks]
         if trial is best:
             strong.append(len(rows))
         times = f"{trial.seconds / facts.seconds(best):.2f}" if best and trial.is_met else ""

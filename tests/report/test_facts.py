@@ -2,6 +2,7 @@
 
 import math
 
+from hvd_trainer.report.curves import curves
 from hvd_trainer.report.facts import DEFAULT, FITS, Facts
 from tests.report.made_up import report, trial
 
@@ -33,6 +34,7 @@ def test_the_best_is_that_of_several_seeds():
     facts = Facts.of({"trials": [lucky, steady, *again]})
     best = facts.best(2)
     assert best is facts.trials[1] and facts.seconds(best) == facts.trials[2].seconds  # the median of 105, 106 and 400
+    assert facts.steps(best) == 106 and curves(facts).points[1].steps == 106
     assert facts.seconds(facts.trials[0]) == facts.trials[0].seconds
 
 

@@ -44,7 +44,7 @@ def test_ranks_that_are_predicted_are_labelled():
 
 
 def test_headlines():
-    assert "1 rank is no slower" in headline(Facts.of(report()))
+    assert "1 rank would do: " in headline(Facts.of(report()))
     failed = {"target": "loss<=1", "trials": [trial("search", 4, 64, 9.0, 0)]}
     assert headline(Facts.of(failed)).startswith("None of 1 trials on 4 ranks came to loss<=1")
     assert headline(Facts.of({})) == "No trial was run." and said(failed) == {}
