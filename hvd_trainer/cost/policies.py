@@ -125,6 +125,27 @@ class Task:
             RECOMMENDED: [self.point(number, self.best_batch(number)) for number in ranks if number <= self.largest],
         }
 
+    def usual_ways(self, ranks: int, global_batch: int, micro_batch: Optional[int]) -> dict[str, Optional[Point]]:
+        """What people do without a search: keep each rank's batch with N times the rate, or fill the memory of each rank.
+
+        The steps are those of the best rate at that batch: with the linear rule's rate they are more, or none (`linear_excess`).
+
+        Args:
+            ranks: N.
+            global_batch: what one rank, or the script, trains with today.
+            micro_batch: samples that fit on a rank; None: not known, then there is no point.
+
+        Example:
+            >>> task = Task(lambda batch: 100 * (1 + 256 / batch), lambda ranks, batch: 0.001 + 1e-5 * batch / ranks, 8192, 2)
+            >>> found = task.usual_ways(2, 64, 4096)
+            >>> [(name, point.global_batch, round(point.seconds, 2)) for name, point in found.items()]
+            [('linear rule', 128, 0.49), ('N x what fits in memory', 8192, 4.33)]
+            >>> task.usual_ways(2, 64, None)["N x what fits in memory"] is None
+            True
+        """
+        fits = None if micro_batch is None else self.point(ranks, ranks * micro_batch)
+        return {LINEAR: self.point(ranks, ranks * global_batch), FITS: fits}
+
 
 def worth_it(points: Sequence[Point], least_gain: float = WORTH) -> Point:
     """The largest number of ranks that is worth it: up to there every doubling saves time by the factor or more.

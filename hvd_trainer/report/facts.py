@@ -155,8 +155,8 @@ class Facts:
 
         Where some were run with other seeds, one of those, by the median over its seeds: the first of many trials is lucky.
         """
-        firsts = [trial for trial in self.on(ranks) if trial.is_met and self.seeds_of(trial)[0] is trial]
-        repeated = [trial for trial in firsts if len(self.seeds_of(trial)) > 1 and math.isfinite(self.seconds(trial))]
+        firsts = [trial for trial in self.on(ranks) if trial.is_met and self.seeds_of(trial)[0] is trial and math.isfinite(self.seconds(trial))]
+        repeated = [trial for trial in firsts if len(self.seeds_of(trial)) > 1]
         return min(repeated or firsts, key=self.seconds, default=None)
 
     def row(self, label: str, ranks: int) -> Optional[Trial]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Optional
 
+from hvd_trainer.cost import policies
 from hvd_trainer.cost.policies import EXTRAPOLATED, MEASURED, RECOMMENDED, WORTH, linear_excess, worth_it
 from hvd_trainer.optim.noise import gain
 from hvd_trainer.report.curves import Curves, off_by
@@ -243,20 +244,25 @@ def what_is_lost(facts: Facts, curves: Curves) -> list[Lost]:
 
 def _lost(facts: Facts, curves: Curves, label: str, ranks: int, best: Optional[Trial]) -> Lost:
     trial = facts.row(label, ranks)
-    way = "N x what fits in memory" if label == FITS else label
+    way = policies.FITS if label == FITS else label
     if trial is not None:
-        times = facts.seconds(trial) / facts.seconds(best) if best and trial.is_met else None
+        seconds = facts.seconds(trial)
+        reached = math.isfinite(seconds)
+        times = seconds / facts.seconds(best) if best and reached else None
         others = {t.outcome: t for t in facts.on(ranks) if t.label == label and t is not trial and not t.is_met}
         also = "".join(f"; at batch {other.global_batch or 0:,} {outcome}" for outcome, other in others.items())
-        outcome = trial.outcome + also if trial.is_met else f"{trial.outcome} after {trial.steps:,} steps" + (f" ({trial.reason})" if trial.reason else "")
-        return Lost(ranks, way, trial.global_batch, trial.peak_lr, outcome, facts.seconds(trial) if trial.is_met else None, times, MEASURED)
+        seldom = "" if reached else ", with fewer than half of the seeds"
+        outcome = trial.outcome + seldom + also if trial.is_met else f"{trial.outcome} after {trial.steps:,} steps" + (f" ({trial.reason})" if trial.reason else "")
+        return Lost(ranks, way, trial.global_batch, trial.peak_lr, outcome, seconds if reached else None, times, MEASURED)
     base, rate = number(facts.start.get("global_batch")), number(facts.start.get("peak_lr"))
     micro = facts.micro_batch(ranks)
-    batch = (ranks * micro if micro else None) if label == FITS else (int(base) if label == DEFAULT and base else int(base * ranks) if base else None)
-    if batch is None or curves.task is None or base is None:
+    if curves.task is None or base is None or label == FITS and micro is None:
         why = "what fits was not measured: --micro-batch" if label == FITS and micro is None else curves.why_no_time or "the script's own batch is not known"
-        return Lost(ranks, way, batch, None, f"not measured, and not predicted ({why})", None, None, "")
-    point = curves.task.point(ranks, batch)
+        return Lost(ranks, way, None, None, f"not measured, and not predicted ({why})", None, None, "")
+    usual = curves.task.usual_ways(ranks, int(base), micro)
+    point = curves.task.point(ranks, int(base)) if label == DEFAULT else usual[way]
+    assert point is not None  # only what fits may be unknown, see above
+    batch = point.global_batch
     words = "not run; steps from the curve, if its rate were as good as the best"
     scale, peak = curves.critical_batch, None if rate is None else rate * batch / base
     broke = min((t.peak_lr for t in facts.trials if t.outcome == DIVERGED and t.peak_lr and t.optimizer == curves.optimizer), default=None)

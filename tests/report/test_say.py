@@ -79,3 +79,18 @@ def test_rows_that_were_not_run_are_predicted_or_say_why(with_phases):
         assert "likely diverges, as rate 9 did" in what_is_lost(facts, curves(facts))[3].outcome
     else:
         assert fits.label == "" and fits.seconds is None and "--micro-batch" in fits.outcome
+
+
+def test_a_default_that_is_there_with_one_seed_of_three():
+    content = report()
+    content["trials"][0]["settings"]["seed"] = None
+    for seed in (1, 2):
+        other = trial("another seed", 2, 32, 0.1, 90 + seed, outcome="cap reached")
+        other["settings"] = {**content["trials"][0]["settings"], "seed": seed}
+        content["trials"].append(other)
+    facts = Facts.of(content)
+    row = what_is_lost(facts, curves(facts))[1]
+    assert row.way == "script's default" and row.seconds is None and "fewer than half of the seeds" in row.outcome
+    content["trials"] = [t for t in content["trials"] if t["settings"]["global_batch"] is None and t["settings"]["ranks"] == 2]
+    facts = Facts.of(content)
+    assert facts.best(2) is None and headline(facts).startswith("None of 3 trials")
