@@ -33,16 +33,18 @@ def run(hosts, function, **options):
     return run_threads(len(hosts), function, hosts=hosts, **options)
 
 
+@pytest.mark.parametrize("carry_bytes", [1, 300, 1 << 20])
 @pytest.mark.parametrize("hosts", [TWO_BY_TWO, TWO_AND_ONE, MIXED])
 @pytest.mark.parametrize("name", ["momentum", "adamw"])
-def test_shards_of_several_nodes_are_the_plain_update(hosts, name):
+def test_shards_of_several_nodes_are_the_plain_update(hosts, name, carry_bytes, monkeypatch):
     """The same bits on all ranks and in a second run; the state is the ordinary one, and any layout goes on from it."""
+    monkeypatch.setattr("hvd_trainer.optim.node_sums.CARRY_BYTES", carry_bytes)
     make = OPTIMIZERS[name]
     expected, plain = reference(make, len(hosts), 3)
 
     def rank_main(comm):
         params = make_model()
-        opt = wrap(make(groups_of(params)), comm, **SHARDS)
+        opt = wrap(make(groups_of(params)), comm, bucket_bytes=100, **SHARDS)
         train(params, opt, comm, 3)
         assert opt._flat.shared and isinstance(opt._reducer.way, NodeSums)
         return [p.detach().clone() for p in params], copy.deepcopy(opt.state_dict())
