@@ -111,7 +111,9 @@ class TrialOrder:
                 "; ".join(f"{role}: {', '.join(ROLES[role])}" for role in missing),
                 f"ht.run(main, config) with a field {'; '.join(SHOW[role] for role in missing)}, and main(comm, config) that uses it",
             )
-        return override(config, [word for name, value in self.fields.items() for word in ("--set", f"{name}={json.dumps(value)}")])
+        # Text fields take what stands there, quotes and all.
+        words = {name: value if isinstance(value, str) else json.dumps(value) for name, value in self.fields.items()}
+        return override(config, [word for name, text in words.items() for word in ("--set", f"{name}={text}")])
 
     def failed(self, error: BaseException) -> None:
         """Write down what ended the run on this rank."""

@@ -135,6 +135,14 @@ def test_refused_with_how_to_change_it(trial_run, config, order, words):
     assert trial_run.events()[-1]["kind"] == "TrialRefused"
 
 
+@pytest.mark.parametrize("config", [Config(), asdict(Config())], ids=["dataclass", "mapping"])
+def test_values_arrive_as_they_were_sent(config):
+    fields = {"global_batch": 8, "lr": 1.2345678901234567e-05, "optimizer": "adamw", "warmup_epochs": 0.5}
+    changed = TrialOrder("", "loss", "<=", 1.0, fields).apply(config)
+    values = changed if isinstance(changed, dict) else asdict(changed)
+    assert {name: values[name] for name in fields} == fields and [type(values[name]) for name in fields] == [int, float, str, float]
+
+
 def test_without_a_config(trial_run, tmp_path, monkeypatch):
     trial_run(max_steps=1)
     with pytest.raises(TrialRefused, match="has no config"):
