@@ -72,7 +72,7 @@ class Family:
         return Cell(batch, lr, seed, cap, self.optimizer, self.momentum, self.model, first_check=first, **more)
 
 
-SGD = Family("sgd", 0.0, 130, 220, 0.5, 1.0, 1.5, BATCHES, SEEDS)
+SGD = Family("sgd", 0.0, 165, 150, 0.4, 1.0, 1.5, BATCHES, SEEDS)
 OTHERS = (
     Family("sgd", 0.9, 110, 220, 0.06, 1.0, 2.0, (16, 64, 256, 1024, 4096), (0,)),
     Family("adamw", 0.0, 90, 220, 3e-3, 0.5, 2.0, (16, 64, 256, 1024, 4096), (0,)),
