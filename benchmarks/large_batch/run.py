@@ -15,6 +15,7 @@ import datetime
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -75,7 +76,9 @@ class Run:
         place = {"folder": str(work.resolve()), "data": self.asked.data, "target": self.target, "num_valid": num_valid}
         (work / "job.json").write_text(json.dumps({**job, **place}))
         command = [sys.executable, "-m", "hvd_trainer", "launch", "-np", str(RANKS), "--with", "mpirun", "--threads", "1", str(HERE / "worker.py")]
-        subprocess.run([*command, str(work / "job.json")], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL, check=True)
+        code = started([*command, str(work / "job.json")], stdout=subprocess.DEVNULL)
+        if code:
+            sys.exit(f"{name}: the job ended with exit code {code}; the same command goes on from there")
         cells = [json.loads(line)["result"] for path in sorted(work.glob("cells-*.jsonl")) for line in path.read_text().splitlines() if line.endswith("}")]
         times = json.loads((work / "times.json").read_text()) if job["times"] else {}
         return cells, times
@@ -90,6 +93,17 @@ class Run:
     def bests(self) -> dict[int, dict[str, Any]]:
         """{batch: the grid's best}."""
         return judge.bests(self.have("grid")["cells"])
+
+
+def started(command: Sequence[str], **how: Any) -> int:
+    """Run a command of the program to its end; whatever ends us ends it in the way that lets it end its ranks."""
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, **how)
+    try:
+        return process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
 
 
 def grid(run: Run) -> dict[str, Any]:
@@ -139,11 +153,11 @@ def tune(run: Run) -> dict[str, Any]:
     begin_s = time.perf_counter()
     command = ["tune", "--target", f"val_loss<={run.target}", "--budget", run.asked.tune_budget, "--ranks", "1,2", "--threads", "1", "--with", "mpirun"]
     words = [*command, "--out", str(out), "examples/fashion_mlp.py", "--", "--data", run.asked.data]
-    ended = subprocess.run([sys.executable, "-m", "hvd_trainer", *words], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    code = started([sys.executable, "-m", "hvd_trainer", *words])
     wall_s = time.perf_counter() - begin_s
     report = json.loads((out / "report.json").read_text())
     shown = " ".join(["hvd-trainer", *command, "--out", "FOLDER", "examples/fashion_mlp.py"])
-    found: dict[str, Any] = {"tune_command": shown, "exit_code": ended.returncode, "wall_s": wall_s, "report": report}
+    found: dict[str, Any] = {"tune_command": shown, "exit_code": code, "wall_s": wall_s, "report": report}
     chosen = judge_tune.recommended(report)
     cells = [
         Cell(**{**asdict(run.main.cell(one["batch"], one["lr"], seed)), "optimizer": one["optimizer"], "warmup_samples": one["warmup_samples"],
@@ -174,7 +188,10 @@ PARTS: dict[str, Callable[[Run], dict[str, Any]]] = {
 
 def main() -> int:
     """Run the parts that were asked for; returns the exit code."""
-    asked = arguments().parse_args()
+    parser = arguments()
+    asked = parser.parse_args()
+    if unknown := set(asked.parts) - set(PARTS):
+        parser.error(f"no part is called {', '.join(sorted(unknown))}: they are {', '.join(PARTS)}")
     load = os.getloadavg()[0]
     if load > QUIET_LOAD:
         say(f"the load is {load:.2f}: something else is running, and the times will show it (steps will not)")
@@ -182,6 +199,7 @@ def main() -> int:
     folder = asked.out or HERE.parent / "records" / f"{name}-{datetime.date.today().isoformat()}"
     run = Run(asked, folder)
     parts = asked.parts or list(CNN_PARTS if asked.model == "cnn" else PARTS)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begin_s = time.perf_counter()
     for number, part in enumerate(parts):
         left_s = sum(EXPECTED_S[later] for later in parts[number:])
