@@ -109,6 +109,15 @@ def test_launch_over_ssh(slurm: Slurm, ssh: None) -> None:
     assert "-x HVD_TRAINER_TIMEOUT_S -x PYTHONPATH" in done.text, done.text
 
 
+def test_gradients_through_memory_inside_two_nodes_and_messages_between(slurm: Slurm, ssh: None) -> None:
+    mpirun = Path(sys.executable).parent / "mpirun"
+    if not mpirun.exists():
+        missing("mpi", "no Open MPI in the environment")
+    words = [mpirun, "--host", "node1:2,node2:2", "-np", "4", "-x", "PYTHONPATH", sys.executable, "-m", "tests.multi.nodes"]
+    done = slurm.run(*words, host="node1").ok()
+    assert "same bits on 4 ranks" in done.text and "(2 nodes of 2 ranks); each rank updates 1/2" in done.text, done.text
+
+
 def test_hosts_whose_own_name_is_the_loopback(slurm: Slurm) -> None:
     """As Debian writes /etc/hosts. Gloo goes by the name, and would tell the others to come to 127.0.1.1."""
     debian = '{ echo "127.0.1.1 $0"; cat /etc/hosts; } >/run/hosts; mount --bind /run/hosts /etc/hosts'
