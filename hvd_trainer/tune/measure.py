@@ -12,7 +12,7 @@ from hvd_trainer.tune.memory_limit import available_bytes
 from hvd_trainer.tune.phases import check, lr_range, memory, noise, predict, step_time
 from hvd_trainer.tune.runner import Run, TrialRunner
 from hvd_trainer.tune.start_points import Base
-from hvd_trainer.tune.trial import START_S, Caps, Settings, TrialResult
+from hvd_trainer.tune.trial import FAILED, START_S, Caps, Settings, TrialResult
 
 SHARE = 0.2  # of the budget, for all of these phases
 LEAST_S = 2.0  # of steps in a job, else its start is not worth it
@@ -82,9 +82,9 @@ class Measurer:
             found["losses"] = check.losses_of(results[0])
         if last:
             found["sweep"] = lr_range.read(results[-1], largest)
-        failed = next((result for result in results if result is not None and result.last_lines), None)
-        if failed is not None:
-            found["note"] = f"{ranks} ranks, batch {failed.start.get('global_batch')}: {failed.reason}"
+        for run, result in zip([*first, *timed, *last], results):
+            if result is not None and result.outcome == FAILED:
+                found["note"] = f"{ranks} ranks, batch {run.settings.global_batch}: {result.reason}"
         self.ledger.keep_phase(name, found)
         return found
 

@@ -95,6 +95,16 @@ def test_after_an_interruption_no_phase_and_no_trial_is_repeated(tmp_path, inter
     assert search(tmp_path, more).run() == records and more.jobs == 0
 
 
+def test_a_batch_that_is_out_of_memory_ends_its_job_and_the_points_before_it_count(tmp_path):
+    fail = lambda fields: JobEnd(137, "Killed") if fields.get("global_batch", 0) > 1000 else None  # noqa: E731
+    hunt = search(tmp_path, FakeJob(ROLES, noise=NOISE, fail=fail), ranks=(2,), max_trials=3)
+    hunt.run()
+    phases = hunt.phases
+    assert max(point["global_batch"] for point in phases["step_time"]["points"]) < 1000 and phases["step_time"]["fit"]["2"]
+    assert "2 ranks, batch 2048: out of memory" in phases["notes"][0] and phases["memory"]["2"]["ended_by"] == "memory"
+    assert phases["memory"]["2"]["micro_batch"] <= 500 and "range test failed" in phases["lr_range"]["note"]
+
+
 def test_a_small_budget_leaves_the_phases_out(tmp_path):
     job = FakeJob(ROLES, noise=NOISE)
     hunt = search(tmp_path, job, budget_s=5.0, max_trials=3)
