@@ -26,6 +26,7 @@ RESIDUAL, NOISE, CURVE_WORST, CURVE_MEAN = 1.3, 2.0, 2.0, 1.3
 RULE, TIME, STEP_TIME, TUNE_COST = 1.3, 1.2, 0.10, 0.35
 GAP, CAP = 0.05, 3.0
 SAME_LOSS = 1e-5
+NO_BAR = "no bar"
 FULL_RATES = 4  # of each batch, in the grid that tune's cost is compared with
 CELL_FIELDS = {field.name for field in dataclasses.fields(Cell)}
 
@@ -192,7 +193,7 @@ def of_rates(rates: Mapping[str, Any], grid: Mapping[str, Any]) -> list[Verdict]
         if rule == "noise rule":
             verdicts.append(Verdict(f"rate by the noise rule from {plan.MAIN_BATCH}: steps / grid's best", f"<= {RULE}x, no divergence", text, worst["ratio"] <= RULE and not diverged))
         else:
-            verdicts.append(Verdict(f"beside it: the {rule} rule", "no bar", text, None))
+            verdicts.append(Verdict(f"beside it: the {rule} rule", NO_BAR, text, None))
     return verdicts
 
 

@@ -31,7 +31,7 @@ def text(found: Mapping[str, Mapping[str, Any]], pictures: Sequence[str] = ()) -
         lines += ["**Made with --quick: few cells, one seed, a small validation set. The verdicts mean nothing.**", ""]
     lines += table(("part", "seconds", "load when it began"), [(name, f"{part['seconds']:.0f}", f"{part['machine']['load'][0]:g}") for name, part in found.items()])
     lines += [f"\n{sum(part['seconds'] for part in found.values()):.0f} s in all.", "", "## The bars", ""]
-    lines += table(("measured", "asked for", "found", "verdict"), [(v.what, v.asks, v.found, v.says if v.asks != "no bar" else "") for v in verdicts(found)])
+    lines += table(("measured", "asked for", "found", "verdict"), [(v.what, v.asks, v.found, v.says if v.asks != judge.NO_BAR else "") for v in verdicts(found)])
     for name in pictures:
         lines += ["", f"![{PICTURES[name]}]({name})"]
     for part, write in SECTIONS.items():
