@@ -132,8 +132,10 @@ def test_the_whole_way_for_real(tmp_path):
     assert phases["check"]["agrees"] and phases["check"]["ranks"] == 2
     assert len({point["global_batch"] for point in phases["step_time"]["points"]}) >= 3 and phases["step_time"]["fit"]["2"]["sample_s"] > 0
     assert phases["noise"]["noise_scale"] > 0 and phases["prediction"]["best"]["2"]["global_batch"] > 32
-    failed = [trial["result"] for trial in trials if trial["result"]["outcome"] == "failed"]
-    assert failed and all("out of memory" in result["reason"] for result in failed)
+    memory = phases["memory"]["2"]
+    assert memory["ended_by"] == "memory" and memory["micro_batch"] < 350 and "killed" in memory["note"]
+    # So that "N x what fits" is no batch that is killed.
+    assert {trial["result"]["outcome"] for trial in trials} <= {"target met", "cap reached", "script ended", "diverged"}
     assert {trial["result"]["start"].get("optimizer") for trial in trials} >= {"sgd", "adamw"}
     assert any(trial["settings"]["seed"] == 1 for trial in trials)
     rows = {row["backend"]: row for row in phases["backends"]}
