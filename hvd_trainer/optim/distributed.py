@@ -242,6 +242,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._clear_window()
         if not set_to_none:
             self.optimizer.zero_grad(set_to_none=False)
+            if self._reducer is not None:
+                self._reducer.note_versions()
             return
         for group in self.param_groups:  # what torch's does, without its entry in a profile
             for param in group["params"]:

@@ -119,6 +119,8 @@ class FlatUpdate:
 
     def step(self, factor: float = 1.0, max_value: Optional[float] = None) -> None:
         """Update this rank's pieces by the means, times `factor`, clamped; returns when all ranks that share them have."""
+        if self._way.moved:
+            self._follow()
         with torch.no_grad():
             for piece in self._all_pieces if factor != 1.0 else ():
                 piece.grad.mul_(factor)
@@ -175,6 +177,15 @@ class FlatUpdate:
                     if isinstance(value, torch.Tensor):
                         state[key] = value.clone(memory_format=torch.preserve_format)
         self.forget_guard()
+
+    def _follow(self) -> None:
+        """Take the means where they lie now."""
+        for number in self._way.moved:
+            means = self._way.results[number]
+            for piece, (begin, end) in zip(self._pieces[number], self._ranges[number]):
+                piece.grad = means[begin:end]
+        self._way.moved.clear()
+        self._call = make_step(self._inner)
 
     def _cut(self, number: int) -> list[tuple[int, int]]:
         """Where the pieces of a bucket that this rank updates begin and end."""

@@ -92,7 +92,7 @@ class Reducer:
         self._turn = (self._turn + 1) % len(self._sets)
         self.flats, self._views = self._sets[self._turn]
         self._members = self._all_members[self._turn]
-        self._note_versions()
+        self.note_versions()
 
     def views_of(self, flats: list[torch.Tensor]) -> list[torch.Tensor]:
         """Each parameter's place in buffers that are laid out like the buckets, in its shape and, if dense, its strides."""
@@ -162,7 +162,7 @@ class Reducer:
             flat.copy_(result)
         self._delivered = self._views
         self._set_grads(self._views)
-        self._note_versions()
+        self.note_versions()
 
     def show(self) -> None:
         """As `deliver`, without a copy: views of what all ranks of the node may share, to be read only."""
@@ -228,7 +228,7 @@ class Reducer:
         for param, view in zip(self.params, self._views):
             if param.grad is not None:
                 param.grad = view.zero_()
-        self._note_versions()
+        self.note_versions()
 
     def holds_gradients(self) -> bool:
         """Whether any parameter holds a gradient that is not zero."""
@@ -252,7 +252,7 @@ class Reducer:
         """Wait for what is under way and forget it (the caller throws this step's gradients away)."""
         self.way.discard()
         self._num_sent, self.foreign, self._rows = 0, False, {}
-        self._note_versions()
+        self.note_versions()
 
     def _on_grad(self, index: int, param: torch.nn.Parameter) -> None:
         bucket = self._bucket_of[index]
@@ -292,7 +292,8 @@ class Reducer:
         """The name of the first parameter whose mean gradient holds a NaN or an infinity; "" where there is none."""
         return next((name for name, view in zip(self.names, self._shown) if not view.isfinite().all()), "")
 
-    def _note_versions(self) -> None:
+    def note_versions(self) -> None:
+        """Gradients are as they should be: changes from here on are somebody else's."""
         self._versions = [flat._version for flat in self.flats]
 
     def _check_untouched(self) -> None:
@@ -314,7 +315,10 @@ class Reducer:
     def _adopt_bucket(self, number: int) -> None:
         """Make the gradients of a bucket, all there and dense, views of it: in one call, while they are in cache."""
         grads, views = [], []
-        for param, view in self._members[number]:
+        members = self._members[number]
+        if len(members) == 1 and self.way.takes(number) and self._take(number, *members[0]):
+            return
+        for param, view in members:
             grad = param.grad
             if grad is not view:
                 grads.append(grad)
@@ -327,6 +331,18 @@ class Reducer:
             else:
                 torch._foreach_copy_(views, grads)
         self._versions[number] = self.flats[number]._version
+
+    def _take(self, number: int, param: torch.nn.Parameter, view: torch.Tensor) -> bool:
+        """Let a bucket of one large parameter lie where backward has made its gradient: nothing is copied."""
+        grad = param.grad
+        if grad is view or not (grad.dtype is view.dtype and grad.stride() == view.stride() and is_alone(grad)):
+            return False
+        flat = grad.as_strided((self.buckets[number].numel,), (1,), grad.storage_offset())
+        self.way.take(number, flat)
+        self._views[self.buckets[number].slots[0].param] = grad
+        self._members[number][0] = (param, grad)
+        self._versions[number] = flat._version
+        return True
 
     def _adopt(self, index: int) -> bool:
         """Make the parameter's gradient its view of the bucket; False where it has none (the view is then zero)."""
@@ -385,6 +401,21 @@ def _view(flat: torch.Tensor, offset: int, numel: int, param: torch.Tensor) -> t
     if is_dense(param):
         return part.as_strided(param.shape, param.stride(), part.storage_offset())
     return part.view(param.shape)
+
+
+def is_alone(grad: torch.Tensor) -> bool:
+    """Whether nobody else can hold this dense gradient's memory: it is no part of a graph, and its storage has no other tensor.
+
+    Example:
+        >>> whole = torch.zeros(4)
+        >>> is_alone(whole), is_alone(whole.view(2, 2)), is_alone(whole[1:])
+        (True, False, False)
+    """
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    if count is None or grad.is_complex() or grad.requires_grad or not is_dense(grad):
+        return False
+    storage = grad.untyped_storage()
+    return storage.nbytes() == grad.nbytes and count(storage._cdata) == 2  # the gradient, and `storage` here
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

@@ -110,6 +110,7 @@ class SharedSums:
 
     text = "shared memory"
     results_are_own = False
+    moved: frozenset[int] = frozenset()
 
     def __init__(
         self, memory: NodeMemory, buckets: list[Bucket], comm: Communicator, num_params: int, num_shares: Optional[int] = None
@@ -155,6 +156,10 @@ class SharedSums:
         mine = [numbers.total, numbers.ours, numbers.irregular, numbers.aside, numbers.changed, check]
         *sums, self.check = self.exchange(mine, "the numbers")
         return Sums(*sums, weight, plain, 0.0 if math.isfinite(self.check) else 1.0)
+
+    def takes(self, number: int) -> bool:
+        """No: gradients must be where the other ranks look for them."""
+        return False
 
     def exchange(self, numbers: list[float], what: str) -> list[float]:
         return self._exchange.sums(numbers, what)

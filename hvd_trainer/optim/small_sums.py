@@ -40,6 +40,7 @@ class SmallSums:
 
     text = "shared memory"
     results_are_own = True
+    moved: frozenset[int] = frozenset()
 
     def __init__(self, memory: NodeMemory, buckets: list[Bucket], comm: Communicator, num_params: int) -> None:
         size, self._rank = comm.local_size, comm.local_rank
@@ -88,6 +89,10 @@ class SmallSums:
                 result.mul_(factor)
             check += result.sum().item()
         return Sums(total, ours, irregular, aside, changed, weight, plain, 0.0 if math.isfinite(check) else 1.0)
+
+    def takes(self, number: int) -> bool:
+        """No: gradients must be where the other ranks look for them."""
+        return False
 
     def exchange(self, numbers: list[float], what: str) -> list[float]:
         return self._exchange.sums(numbers, what)

@@ -16,6 +16,7 @@ from hvd_trainer.optim.buckets import Bucket
 
 COMPRESSIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 CHUNK_BYTES = 256 * 1024  # what is worked on at a time stays in a core's cache
+TAKEN_BYTES = 1 << 20  # smaller gradients are copied while they are in cache, which costs less than new views of them
 
 
 @dataclass  # not frozen, which makes making one several times as slow: it happens in every step
@@ -79,6 +80,7 @@ class Messages:
         flat_sets: where this rank's gradients are put, one tensor a bucket; several sets are used in turn, a set a step.
         results: where the means are after `finish`: the same memory.
         results_are_own: nobody else reads or writes the results.
+        moved: buckets that `take` has put into other memory, until whoever holds views of the old one clears it.
     """
 
     text = "messages"
@@ -93,6 +95,7 @@ class Messages:
         if narrow is not None:
             self.text = f"messages in {compression}"
         self._comm, self._name = comm, name
+        self.moved: set[int] = set()
         self._sent: list[Pending] = []
         self._checks: list[torch.Tensor] = []  # one number a sent bucket, not finite where a gradient was not
         self._weight = self._plain = 0.0
@@ -102,6 +105,17 @@ class Messages:
     def announce(self, weight: float, plain: float, nominal: float) -> None:
         """Before the first bucket of a step: this rank's weight, whether its losses were plain, and the nominal weight."""
         self._weight, self._plain, self._nominal = weight, plain, nominal
+
+    def takes(self, number: int) -> bool:
+        """Whether the bucket may lie where backward has made its gradient (`take`); the same on all ranks."""
+        return self.results[number].nbytes >= TAKEN_BYTES
+
+    def take(self, number: int, flat: torch.Tensor) -> None:
+        """From now on the bucket lies in this memory: what travels from there needs no copy."""
+        if self._wires[number] is self.results[number]:
+            self._wires[number] = flat
+        self.results[number] = flat
+        self.moved.add(number)
 
     def send(self, number: int) -> None:
         """This rank's part of the bucket is complete; buckets are sent in order."""

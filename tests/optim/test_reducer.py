@@ -4,8 +4,11 @@ import pytest
 import torch
 
 from hvd_trainer.errors import CollectiveError
+from hvd_trainer.optim import ways
+from hvd_trainer.optim.distributed import DistributedOptimizer
 from hvd_trainer.optim.reducer import Reducer
 from hvd_trainer.optim.ways import Numbers
+from hvd_trainer.values import Weighted
 from tests.fake_comm import run_threads
 
 
@@ -102,3 +105,70 @@ def test_ranks_with_other_parameters(sizes, words):
             make(comm, *sizes[comm.rank])
 
     run_threads(2, rank_main)
+
+
+@pytest.mark.parametrize("update_by", ["auto", "tensors"])
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_large_gradients_travel_where_backward_made_them(monkeypatch, num_ranks, update_by):
+    """The same parameters as with copies; ranks that skip the layer, micro-batches, and both kinds of zero_grad between."""
+
+    def train(comm, taken_bytes):
+        monkeypatch.setattr(ways, "TAKEN_BYTES", taken_bytes)
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.Tanh(), torch.nn.Linear(48, 2)).double()
+        opt = DistributedOptimizer(
+            torch.optim.AdamW(model.parameters(), lr=0.01), comm, bucket_bytes=1, update_by=update_by, reduce_through="messages"
+        )
+        addresses = set()
+        for step in range(6):
+            x = torch.randn(4, 64, generator=torch.Generator().manual_seed(10 * step + comm.rank)).double()
+            if step == 3 and comm.rank:  # on these ranks the first layer has no gradient
+                opt.backward(Weighted(model[2](x[:, :48]).square().sum(), 4))
+            else:
+                opt.backward(Weighted(model(x).square().sum(), 4), last=step != 4)
+            if step == 4:
+                opt.backward(Weighted(model(2 * x).square().sum(), 4))
+            opt.step()
+            addresses.add(model[0].weight.grad.data_ptr())
+            opt.zero_grad(set_to_none=step != 2)
+        return [param.detach().clone() for param in model.parameters()], len(addresses)
+
+    copied = run_threads(num_ranks, lambda comm: train(comm, 1 << 40))
+    taken = run_threads(num_ranks, lambda comm: train(comm, 1024))
+    for (mine, _), (theirs, _) in zip(taken, copied):
+        assert all(torch.equal(a, b) for a, b in zip(mine, theirs))
+    assert all(number == 1 for _, number in copied)
+    assert any(number > 1 for _, number in taken)
+
+
+def test_a_gradient_that_somebody_keeps_is_not_changed(monkeypatch):
+    monkeypatch.setattr(ways, "TAKEN_BYTES", 1)
+
+    def rank_main(comm):
+        w = torch.nn.Parameter(torch.ones(8))
+        opt = DistributedOptimizer(torch.optim.SGD([w], lr=0.1), comm, reduce_through="messages")
+        kept = []
+        w.register_hook(kept.append)
+        opt.backward(Weighted(w.square().sum() * (comm.rank + 1), 1))
+        opt.synchronize()
+        return kept[0].tolist(), w.grad.tolist()
+
+    found = run_threads(2, rank_main)
+    assert [mean for _, mean in found] == [[3.0] * 8] * 2
+    assert [mine for mine, _ in found] == [[2.0] * 8, [4.0] * 8]
+
+
+def test_a_rank_that_skips_a_layer_after_zeros_were_kept():
+    """zero_grad(set_to_none=False) leaves zeros, which nobody has changed between backward and step."""
+
+    def rank_main(comm):
+        v, w = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+        opt = DistributedOptimizer(torch.optim.SGD([v, w], lr=0.1), comm, bucket_bytes=1, lr_scaling="none")
+        for used in (v + w, v + w if comm.rank else v):
+            opt.backward(Weighted(used.sum(), 1))
+            opt.step()
+            opt.zero_grad(set_to_none=False)
+        return v.tolist(), w.tolist()
+
+    for v, w in run_threads(2, rank_main):
+        assert v == pytest.approx([0.8, 0.8]) and w == pytest.approx([0.85, 0.85])
