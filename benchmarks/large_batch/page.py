@@ -24,7 +24,7 @@ def text(found: Mapping[str, Mapping[str, Any]], pictures: Sequence[str] = ()) -
     model = {"mlp": "MLP 784-128-10", "cnn": "CNN of three convolutions, without batch normalisation"}[settings["model"]]
     lines = [f"# Large batches, measured on {first['date'][:10]}", ""]
     lines += [f"    {command}" for command in dict.fromkeys(part["command"] for part in found.values())]
-    lines += ["", f"Fashion-MNIST, 50,000 images to train and the other 10,000 of the training set to validate; {model}, float32, constant rate;",
+    lines += ["", f"Fashion-MNIST, 50,000 images to train and {settings['num_valid']:,} others of the training set to validate; {model}, float32, constant rate;",
               f"steps until the validation loss is {settings['target']:g} or less. {machine.get('cpu', 'unknown CPU')}, {machine['cores']} cores; "
               + ", ".join(f"{name} {version}" for name, version in first["versions"].items()) + ".", ""]  # fmt: skip
     if settings["quick"]:

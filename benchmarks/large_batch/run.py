@@ -70,13 +70,16 @@ class Run:
         family = plan.CNN if self.asked.model == "cnn" else plan.SGD
         return plan.quick(family) if self.asked.quick else family
 
+    @property
+    def num_valid(self) -> int:
+        return QUICK_VALID if self.asked.quick else CNN_VALID if self.asked.model == "cnn" else MLP_VALID
+
     def job(self, name: str, job: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Start the worker on two ranks; the cells that it was asked for, and the times."""
         work = self.folder / f"{name}.work"
         shutil.rmtree(work / "claims", ignore_errors=True)  # of a start that was interrupted
         (work / "claims").mkdir(parents=True)
-        num_valid = QUICK_VALID if self.asked.quick else CNN_VALID if self.asked.model == "cnn" else MLP_VALID
-        place = {"folder": str(work.resolve()), "data": self.asked.data, "target": self.target, "num_valid": num_valid}
+        place = {"folder": str(work.resolve()), "data": self.asked.data, "target": self.target, "num_valid": self.num_valid}
         (work / "job.json").write_text(json.dumps({**job, **place}))
         command = [sys.executable, "-m", "hvd_trainer", "launch", "-np", str(RANKS), "--with", "mpirun", "--threads", "1", str(HERE / "worker.py")]
         code = started([*command, str(work / "job.json")], stdout=subprocess.DEVNULL)
@@ -209,7 +212,7 @@ def main() -> int:
         say(f"== {part} ({number + 1} of {len(parts)}); {time.perf_counter() - begin_s:.0f} s gone, about {left_s} s left")
         part_begin_s = time.perf_counter()
         command = " ".join(["python benchmarks/large_batch/run.py", *sys.argv[1:]])
-        settings = {"target": run.target, "ranks": RANKS, "model": asked.model, "quick": asked.quick}
+        settings = {"target": run.target, "ranks": RANKS, "model": asked.model, "quick": asked.quick, "num_valid": run.num_valid}
         head = record.head(f"large-batch {part}", command, settings, {})
         content = {**head, "seconds": None, **PARTS[part](run)}
         content["seconds"] = round(time.perf_counter() - part_begin_s, 1)

@@ -165,7 +165,7 @@ def test_full_grid_leaves_out_what_rows_grew_by():
 def test_page_has_every_part_and_every_verdict():
     truth = grid()
     head = {"command": "python benchmarks/large_batch/run.py", "date": "2026-11-30T12:00:00+00:00", "machine": {"cores": 2, "load": [0.1]},
-            "versions": {"torch": "2"}, "settings": {"target": 0.42, "ranks": 2, "model": "mlp", "quick": False}, "seconds": 100.0}  # fmt: skip
+            "versions": {"torch": "2"}, "settings": {"target": 0.42, "ranks": 2, "model": "mlp", "quick": False, "num_valid": 10000}, "seconds": 100.0}  # fmt: skip
     others = [trained(plan.OTHERS[1].cell(batch, 0.003)) for batch in (64, 256, 1024)]
     division = {"cells": [{"ranks": ranks, "micro_batch": micro, "losses": [2.0] * 50} for ranks, micro in plan.DIVISIONS]}
     parts = {"grid": truth, "noise": noise(CRITICAL, truth), "rates": rates_record(truth, CRITICAL), "times": times(), "division": division,
