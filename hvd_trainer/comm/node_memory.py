@@ -13,6 +13,7 @@ import mmap
 import os
 import platform
 import time
+import weakref
 from collections.abc import Sequence
 from typing import Optional
 
@@ -53,7 +54,8 @@ class NodeMemory:
         ]
         self._spins = SPINS if comm.local_size <= len(cores.my_cores()) or _pinned() else 0
         self._next = counters_bytes(comm.local_size, num_counters)
-        comm.on_close.append(self._say_left)
+        # When the job ends here, or when nobody holds this any more: it is then unmapped.
+        comm.on_close.append(weakref.finalize(self, _say_left, self._cells, self._mine[num_counters], comm.rank))
 
     def tensor(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """The next piece, one-dimensional, zero at first."""
@@ -90,9 +92,9 @@ class NodeMemory:
         cells = self._cells
         for at in self._others[counter]:
             if cells[at] < value:
-                self._wait_for(at, value, what)
+                self._wait_for(at, at + (self._num_counters - counter) * LINE, value, what)
 
-    def _wait_for(self, at: int, value: int, what: str) -> None:
+    def _wait_for(self, at: int, left: int, value: int, what: str) -> None:
         cells = self._cells
         for _ in range(self._spins):
             if cells[at] >= value:
@@ -105,18 +107,10 @@ class NodeMemory:
         while cells[at] < value:
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_SLEEP_S)
-            self._look_around(what, deadline)
-
-    def _look_around(self, what: str, deadline: float) -> None:
-        who = guard.who(self._comm)
-        for at in self._others[self._num_counters]:
-            if self._cells[at]:
-                raise left_error("gradient sum", what, f"rank {self._cells[at] - 1}", who, self._comm.where)
-        if time.monotonic() > deadline:
-            raise timeout_error("gradient sum", what, self._comm.timeout_s, who, self._comm.where)
-
-    def _say_left(self) -> None:
-        self._cells[self._mine[self._num_counters]] = self._comm.rank + 1
+            if cells[left] and cells[at] < value:  # in this order: it may have come first, and left then
+                raise left_error("gradient sum", what, f"rank {cells[left] - 1}", guard.who(self._comm), self._comm.where)
+            if time.monotonic() > deadline:
+                raise timeout_error("gradient sum", what, self._comm.timeout_s, guard.who(self._comm), self._comm.where)
 
 
 def open_node_memory(comm: Communicator, piece_bytes: Sequence[int], num_counters: int, name: str) -> tuple[Optional[NodeMemory], str]:
@@ -186,6 +180,11 @@ def padded(size_bytes: int) -> int:
 
 def _cell(local_rank: int, counter: int, num_counters: int) -> int:
     return (local_rank * (num_counters + 1) + counter) * LINE
+
+
+def _say_left(cells: memoryview, at: int, rank: int) -> None:
+    """Whoever still waits for this rank need not."""
+    cells[at] = rank + 1
 
 
 def _pinned() -> bool:

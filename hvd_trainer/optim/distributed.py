@@ -585,7 +585,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if not now:
             raise ConfigError("the optimizer holds no trainable parameter", "at least one with requires_grad=True", "pass model.parameters(), or unfreeze something")
         if self._reducer is not None:
-            self._reducer.detach()
+            self._unhook()
         params = [(p, number) for number, group in enumerate(self.param_groups) for p in group["params"] if p.requires_grad]
         named = [(self._names.get(id(p), f"param{place}"), p) for place, (p, _) in enumerate(params)]
         name, groups = self.comm.unique_name(f"{self._name}.plan"), [number for _, number in params]
@@ -594,6 +594,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for param, _ in params:
             take_over(param)
         self._reducer = Reducer(named, self.comm, self._bucket_bytes, name, groups, self._ways.open)
+        # Python's garbage collection does not see that a parameter leads to its hooks: these would live for ever.
+        self._unhook = weakref.finalize(self, self._reducer.detach)
+        self._unhook.atexit = False
         self._reduced = now
         self._bind_norms()
         if self._is_built:

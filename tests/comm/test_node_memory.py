@@ -1,6 +1,7 @@
 """Memory that ranks of a node share: what is in it, how they wait, and when it cannot be had."""
 
 import os
+import weakref
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ def test_a_rank_that_does_not_come_is_an_error_after_the_time_limit():
         comm.timeout_s, comm.where = 0.3, "step 4"
         memory, _ = open_node_memory(comm, [], 1, "m")
         if comm.rank == 1:
-            return None
+            return memory  # which stays
         with pytest.raises(CollectiveTimeout, match=r"rank 0 of 2 waited 0.3 s in gradient sum 'bucket 2' at step 4"):
             memory.wait(0, 1, "bucket 2")
 
@@ -122,3 +123,30 @@ def test_memory_left_in_a_container(tmp_path):
     assert cgroup_memory_left(tmp_path) == 0
     (tmp_path / "memory.max").write_text("max\n")
     assert cgroup_memory_left(tmp_path) is None
+
+
+def test_memory_that_nobody_holds_is_given_back():
+    """A search trains hundreds of models in one job."""
+
+    def rank_main(comm):
+        held = []
+        for number in range(3):
+            memory, _ = open_node_memory(comm, [1 << 20], 1, f"memory{number}")
+            held.append(weakref.ref(memory._map))
+            del memory
+        return [each() is None for each in held]
+
+    assert run_threads(2, rank_main) == [[True] * 3] * 2
+
+
+def test_who_waits_for_a_rank_that_gave_its_memory_up_is_told():
+    def rank_main(comm):
+        memory, _ = open_node_memory(comm, [8], 1, "memory")
+        if comm.rank:
+            del memory
+            return "gave it up"
+        with pytest.raises(CollectiveError, match="rank 1"):
+            memory.wait(0, 1, "the gradients")
+        return "told"
+
+    assert run_threads(2, rank_main) == ["told", "gave it up"]
