@@ -17,6 +17,7 @@ from hvd_trainer.tune.runner import Run, TrialRunner
 from hvd_trainer.tune.side_by_side import SideBySide
 from hvd_trainer.tune.space import Space
 from hvd_trainer.tune.start_points import DEFAULT, FITS, PREDICTED, Base, rows
+from hvd_trainer.tune.step_times import with_fits
 from hvd_trainer.tune.trial import MET, START_S, Caps, Settings, TrialResult
 
 PRUNE_AT = 1.5  # a sampled trial ends at this many times the best seconds so far
@@ -62,12 +63,16 @@ class Search:
         self._slots = slots or SideBySide([runner])
         self._measurer = Measurer(runner, ledger, options.budget_s, on_change)
         self._measured: dict[str, Any] = {}
+        self._fitted: list[Record] = []
         self._seed: Optional[int] = None  # the script's own; None: its config has no such field
 
     @property
     def records(self) -> list[Record]:
         """What was run, the oldest first."""
-        return self._ledger.records()
+        found = self._ledger.records()
+        if len(found) != len(self._fitted):  # a fit takes longer than all other looks at the ledger
+            self._fitted = with_fits(found, self._measured.get("step_time", {}).get("points", ()))
+        return list(self._fitted)
 
     @property
     def left_s(self) -> float:

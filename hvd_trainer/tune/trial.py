@@ -99,6 +99,7 @@ class TrialResult:
         end: the end event: what else was measured.
         last_lines: of the output, where it FAILED.
         shared_by: jobs that ran at the same time, of which this was one.
+        fitted_step_s: seconds of a step by the fit over all trials; None: too few for one. Not kept with the trial.
     """
 
     outcome: str
@@ -118,11 +119,18 @@ class TrialResult:
     start_s: float = 0.0
     last_lines: str = ""
     shared_by: int = 1
+    fitted_step_s: Optional[float] = None
 
     @property
     def to_target_s(self) -> float:
-        """Steps times the median step: noise of the machine in single steps drops out. Infinite without the target."""
-        return self.steps * self.step_s if self.outcome == MET and self.step_s else math.inf
+        """Steps times the seconds of one; infinite without the target.
+
+        A step is the median, in which single slow ones drop out, or what the fit says where that is less: then other work
+        has slowed the whole trial.
+        """
+        if self.outcome != MET or not self.step_s:
+            return math.inf
+        return self.steps * min(self.step_s, self.fitted_step_s or self.step_s)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

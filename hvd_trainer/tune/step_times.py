@@ -1,0 +1,49 @@
+"""What a step takes by the fit over all trials: one that ran while the machine was busy with something else must not decide.
+
+Disturbances only ever make a step slower. So a trial counts with its own median where that is below the fit, and with the fit else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Optional
+
+from hvd_trainer.tune.ledger import Record
+from hvd_trainer.tune.phases import step_time
+
+LEAST_TRIALS = 5  # and of them different batches
+LEAST_BATCHES = 3
+
+
+def with_fits(records: Sequence[Record], points: Sequence[dict[str, Any]] = ()) -> list[Record]:
+    """The same trials, each with what its step takes by the fit over those with its ranks and optimizer.
+
+    Args:
+        records: all trials.
+        points: measured apart from trials, with the script's optimizer (see `step_time.points`).
+
+    Returns:
+        In the same order; without a fit where there are too few.
+    """
+    groups: dict[tuple[int, Optional[str]], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.settings.ranks, record.settings.optimizer), []).append(record)
+    fits = {key: _fit(key, group, points) for key, group in groups.items()}
+    found = []
+    for record in records:
+        ranks, batch = record.settings.ranks, record.result.start.get("global_batch")
+        fitted = fits[ranks, record.settings.optimizer]
+        seconds = step_time.seconds(fitted, ranks, batch) if batch and record.result.step_s else None
+        found.append(replace(record, result=replace(record.result, fitted_step_s=seconds)))
+    return found
+
+
+def _fit(key: tuple[int, Optional[str]], records: Sequence[Record], points: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    ranks, optimizer = key
+    measured = step_time.points([record.result for record in records if record.result.shared_by == 1])
+    if optimizer is None:
+        measured += [point for point in points if point["ranks"] == ranks]
+    if len(measured) < LEAST_TRIALS or len({point["global_batch"] for point in measured}) < LEAST_BATCHES:
+        return {}
+    return step_time.fit(measured)

@@ -1,0 +1,46 @@
+"""A trial that ran while the machine was busy must not decide."""
+
+import pytest
+
+from hvd_trainer.tune.finalists import best_of
+from hvd_trainer.tune.ledger import Record
+from hvd_trainer.tune.step_times import with_fits
+from hvd_trainer.tune.trial import CAP, MET, Settings, TrialResult
+
+
+def record(batch, steps, slower=1.0, outcome=MET, optimizer=None, **more):
+    seconds = (1e-3 + 1e-5 * batch / 2) * slower
+    result = TrialResult(outcome, steps=steps, step_s=seconds, start={"ranks": 2, "global_batch": batch}, **more)
+    return Record("search", Settings(2, batch, 0.1, optimizer), result, 0.0)
+
+
+TRIALS = [record(32, 900), record(64, 500), record(128, 330), record(512, 260), record(1024, 200, outcome=CAP)]
+
+
+def test_a_disturbed_trial_counts_with_the_fit_and_others_with_their_own():
+    disturbed = record(256, 200, slower=2.8)
+    found = with_fits([*TRIALS, disturbed])
+    assert [each.result.step_s for each in found] == [each.result.step_s for each in [*TRIALS, disturbed]]
+    assert found[-1].result.to_target_s == pytest.approx(200 * (1e-3 + 1e-5 * 128), rel=0.15)
+    for before, after in zip(TRIALS[:4], found):
+        assert after.result.to_target_s == pytest.approx(before.result.to_target_s, rel=0.1)
+    assert best_of([*TRIALS, disturbed], 2).settings.global_batch == 128 and best_of(found, 2).settings.global_batch == 256
+
+
+def test_a_trial_that_missed_the_target_still_says_how_long_a_step_takes():
+    assert with_fits([*TRIALS[:4], TRIALS[4]])[0].result.fitted_step_s is not None
+    assert with_fits(TRIALS[:4])[0].result.fitted_step_s is None
+
+
+def test_points_measured_apart_count_for_the_optimizer_of_the_script():
+    points = [{"ranks": 2, "global_batch": batch, "step_s": 1e-3 + 1e-5 * batch / 2} for batch in (16, 64, 256, 1024)]
+    mine, other, alone = with_fits([record(512, 300), record(512, 300, optimizer="lamb"), record(512, 300, slower=3.0)], points)
+    assert mine.result.fitted_step_s == pytest.approx(3.56e-3, rel=0.3)
+    assert other.result.fitted_step_s is None
+    assert alone.result.to_target_s < 0.6 * 300 * alone.result.step_s
+
+
+def test_jobs_that_shared_the_machine_do_not_make_the_fit():
+    shared = [record(batch, 300, slower=2.0, shared_by=2) for batch in (16, 48, 96, 768)]
+    found = with_fits([*TRIALS, *shared])
+    assert found[-1].result.to_target_s == pytest.approx(300 * (1e-3 + 1e-5 * 384), rel=0.15)
