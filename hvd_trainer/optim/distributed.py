@@ -17,29 +17,26 @@ from hvd_trainer.log import say
 from hvd_trainer.optim import step_errors
 from hvd_trainer.optim.adascale import AdaScale
 from hvd_trainer.optim.buckets import DEFAULT_BUCKET_BYTES
-from hvd_trainer.optim.choose_way import WayChooser, check_choice
+from hvd_trainer.optim.choose_way import WayChooser
 from hvd_trainer.optim.clip import check_limit, clip_norm_, clip_value_
-from hvd_trainer.optim.flat_update import FlatUpdate, refusal, take_over
+from hvd_trainer.optim.flat_update import take_over
 from hvd_trainer.optim.grad_scaler import GradScaler
 from hvd_trainer.optim.gradient_norms import NormsObserver
 from hvd_trainer.optim.kernels import run_backward
 from hvd_trainer.optim.loss import as_sum
 from hvd_trainer.optim.norms_tap import NormsTap
-from hvd_trainer.optim.pieces import LAYERWISE
 from hvd_trainer.optim.rates import REFERENCE, SCALE, forget_scale_where_changed, scale_groups
 from hvd_trainer.optim.reducer import Reducer
 from hvd_trainer.optim.replicas import broadcast_model, broadcast_state, broadcast_tensors
 from hvd_trainer.optim.scaling import RuleLike, checked_factor, range_warning, scaling_rule
 from hvd_trainer.optim.schedules import Timeline
-from hvd_trainer.optim.shared_sums import SharedSums
+from hvd_trainer.optim.updater import Updater
 from hvd_trainer.optim.ways import Numbers
 from hvd_trainer.plan import BatchPlan
 from hvd_trainer.values import Weighted
 
 NOTHING = contextlib.nullcontext()
 STATE_KEY = "hvd_trainer"
-UPDATES = ("auto", "shards", "tensors")
-CLIP_EPS = 1e-6  # as torch's clip_grad_norm_ has it
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -127,21 +124,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
         if loss_reduction not in (None, "mean", "sum"):
             raise ConfigError(f"loss_reduction={loss_reduction!r}", '"mean" or "sum"', "or return ht.Weighted from the loss")
-        check_limit("clip_norm", clip_norm)
-        check_limit("clip_value", clip_value)
         self.optimizer, self.comm = optimizer, comm
-        self.clip_norm, self.clip_value = clip_norm, clip_value
-        self.last_grad_norm: Optional[float] = None
         self.last_loss: Optional[Weighted] = None
         self.steps_done = 0
         self._loss_reduction = loss_reduction
         self._bucket_bytes, self._overlap = bucket_bytes, overlap
-        check_choice("update_by", update_by, UPDATES)
-        self._ways, self._update_by = WayChooser(reduce_through, update_by != "shards", compression), update_by
-        self._flat: Optional[FlatUpdate] = None
+        self._name = comm.unique_name("opt")
+        self._updater = Updater(optimizer, comm, self._name, update_by, clip_norm, clip_value)
+        self._ways = WayChooser(reduce_through, update_by != "shards", compression)
         self._is_built = False
         self._last_seed: tuple[Optional[torch.Tensor], float] = (None, 0.0)
-        self._name = comm.unique_name("opt")
         if model is not None:
             broadcast_model(model, comm)
             named_parameters = model.named_parameters()
@@ -167,7 +159,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._scale_rates()
         broadcast_tensors([p for group in self.param_groups for p in group["params"]], comm, self._name)
         self._is_built = True
-        self._start_flat()
+        self._updater.start(self._reducer, self._ways)
         if comm.size > 1:
             say(f"hvd_trainer: {self.describe_reduction()}", rank=comm.rank)
         doubt = range_warning(self._rule, ratio * (self.reference_batch or 1), self.reference_batch or 1, optimizer.defaults)
@@ -187,6 +179,34 @@ class DistributedOptimizer(torch.optim.Optimizer):
     @property
     def defaults(self) -> dict[str, Any]:  # type: ignore[override]
         return self.optimizer.defaults
+
+    @property
+    def clip_norm(self) -> Optional[float]:
+        """The limit of the averaged gradient's 2-norm; None: not clipped. May be set between steps, the same on all ranks."""
+        return self._updater.clip_norm
+
+    @clip_norm.setter
+    def clip_norm(self, limit: Optional[float]) -> None:
+        self._updater.clip_norm = limit
+
+    @property
+    def clip_value(self) -> Optional[float]:
+        """The limit of each component of the averaged gradient; None: not clamped. May be set between steps, the same on all ranks."""
+        return self._updater.clip_value
+
+    @clip_value.setter
+    def clip_value(self, limit: Optional[float]) -> None:
+        check_limit("clip_value", limit)
+        self._updater.clip_value = limit
+
+    @property
+    def last_grad_norm(self) -> Optional[float]:
+        """The averaged gradient's norm in the last step, before clipping; None without `clip_norm`."""
+        return self._updater.last_grad_norm
+
+    @last_grad_norm.setter
+    def last_grad_norm(self, norm: Optional[float]) -> None:
+        self._updater.last_grad_norm = norm
 
     @property
     def peak_lr(self) -> float:
@@ -210,7 +230,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def describe_reduction(self) -> str:
         """In words, how gradients travel and who updates."""
         count = len(self._reducer.buckets)
-        return f"gradients in {count} bucket{'s' if count > 1 else ''} through {self._ways.why}{self._update_text}"
+        return f"gradients in {count} bucket{'s' if count > 1 else ''} through {self._ways.why}{self._updater.text}"
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's; the new group's rate is scaled like the others, its parameters made equal on all ranks."""
@@ -270,8 +290,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         of ranks now); rates from a plain optimizer are scaled as at wrapping.
         """
         ours = state_dict.get(STATE_KEY)
-        if self._flat is not None:
-            self._flat.forget_guard()
+        self._updater.forget_guard()
         self.optimizer.load_state_dict({key: value for key, value in state_dict.items() if key != STATE_KEY})
         if ours is not None:
             self.steps_done = ours["steps_done"]
@@ -298,9 +317,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         For what all ranks do with the model between two runs or after the last: while the update is made in shards,
         parameters lie in memory that the ranks of the node share.
         """
-        if self._flat is not None:
-            self._flat.give_back()
-            self._flat, self._reduced = None, []
+        if self._updater.flat is not None:
+            self._updater.give_back()
+            self._reduced = []
 
     def _keep_way(self, saved: str) -> None:
         """Sum as before the checkpoint was saved, where nothing else was asked for: other sums round differently."""
@@ -415,12 +434,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "no backward between opt.synchronize (or clipping) and opt.step()",
                 "call all backwards of a step first",
             )
-        if self._flat is not None and self._synchronized and not self._reducer.are_delivered():
-            self._stop_flat("gradients were replaced by others")
-        if self._flat is not None:
-            self._flat_step(self._flat)
-        else:
-            self._tensor_step()
+        self._updater.step(self._synchronized, self._in_window)
         self.steps_done += 1
         self._clear_window()
 
@@ -449,10 +463,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "call opt.zero_grad() or model.zero_grad() only after opt.step()",
             )
         self._total = float(self._total)
-        flat, changed = self._flat, False
-        if flat is not None:
-            wants_whole = (wants_whole if flat.shared else "") or flat.is_stale()
-            changed = flat.was_changed()
+        wants_whole, changed = self._updater.look(wants_whole)
         numbers = Numbers(self._total, float(self._in_window), 0.0, float(bool(wants_whole)), float(changed))
         sums = reducer.flush(numbers, self._weight + plain, float(plain), self._nominal_weight)
         step_errors.check_sums(sums, self._total, reducer, self.comm, self._name, self._scaled)
@@ -462,102 +473,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if sums.ours and not self._nominal_is_fixed:
             # The first step went out unscaled; from now on gradients have ordinary magnitudes on their way.
             self._nominal_weight, self._nominal_is_fixed = _power_of_two(sums.weight), True
-        if flat is not None:
-            if sums.aside:
-                self._stop_flat(wants_whole or "another rank must see whole gradients")
-            elif not reducer.all_used:
-                self._stop_flat("a parameter has no gradient, or a sparse one")
-            else:
-                problem = flat.refresh()
-                if problem:
-                    self._stop_flat(problem)
-
-    def _tensor_step(self) -> None:
-        """Every rank updates all parameters with the optimizer of the user."""
-        if not self._synchronized:
-            self._reducer.deliver()
-        self._clip()
-        self._reducer.make_sparse()
-        self.optimizer.step()
-
-    def _flat_step(self, flat: FlatUpdate) -> None:
-        """Every rank updates all parameters, or its share, in flat buffers."""
-        if not flat.shared:
-            if not self._synchronized:
-                self._reducer.show()
-            self._clip()
-            flat.step()
-            return
-        factor = 1.0
-        if self.clip_norm is not None:
-            self.last_grad_norm = math.sqrt(self._reducer.way.check)
-            factor = min(1.0, self.clip_norm / (self.last_grad_norm + CLIP_EPS))
-        flat.step(factor, self.clip_value)
-        if self._in_window:
-            self._reducer.show()
-        else:  # the next loss.backward() adds to what it finds
-            self._reducer.deliver()
-
-    def _clip(self) -> None:
-        if self.clip_norm is not None:
-            self.last_grad_norm = clip_norm_(self._reducer.params, self.clip_norm)
-            if not math.isfinite(self.last_grad_norm):
-                step_errors.raise_norm(self.last_grad_norm, self.comm)
-        if self.clip_value is not None:
-            clip_value_(self._reducer.params, self.clip_value)
-
-    def _start_flat(self) -> None:
-        """Update in flat buffers, or in shards of them, where that is wanted and exact. A collective."""
-        self._flat = None
-        reason = self._against_flat()
-        if not reason:
-            flat = FlatUpdate(self.optimizer, self._reducer, self.comm, self.comm.unique_name(f"{self._name}.flat"))
-            reason = flat.problem
-            if reason:
-                flat.give_back()
-            else:
-                self._flat = flat
-                if flat.shared:
-                    self._reducer.way.squares = self.clip_norm is not None
-                    weakref.finalize(self, flat.give_back).atexit = False
-        is_shared = isinstance(self._reducer.way, SharedSums)
-        if self._update_by == "shards" and (reason or not is_shared):
-            raise ConfigError(
-                f'update_by="shards", but {reason or "gradients go through " + self._ways.why}',
-                "an optimizer that works element by element, and gradients through memory of one node",
-                'leave update_by="auto"',
-            )
-        self._describe_update(reason)
-
-    def _against_flat(self) -> str:
-        if self._update_by == "tensors":
-            return "as asked"
-        if self.comm.size == 1:
-            return "one rank"
-        if any(param.device.type != "cpu" for param in self._reducer.params):
-            return "parameters on a GPU"
-        if type(self.optimizer) in LAYERWISE and not isinstance(self._reducer.way, SharedSums):
-            return f"{type(self.optimizer).__name__} gains nothing in flat buffers that are not shared"
-        return refusal(self.optimizer, self._reducer.params)
-
-    def _stop_flat(self, reason: str) -> None:
-        """From now on every rank updates all parameters; where they were shared, all ranks come here in the same step."""
-        was_shared = self._flat.shared
-        self._flat.give_back()
-        self._flat, self._update_by = None, "tensors"
-        if was_shared:
-            self._reducer.way.squares = False
-            say(f"hvd_trainer: from {self.comm.where} on each rank updates all parameters ({reason})", rank=self.comm.rank)
-        self._describe_update(reason)
-
-    def _describe_update(self, reason: str) -> None:
-        self._update_text = "; each rank updates all parameters"
-        if self._flat is not None and self._flat.shared:
-            self._update_text = f"; each rank updates 1/{self._reducer.way.num_shares} of the parameters"
-            if self._flat.is_layerwise:
-                self._update_text += ", norms of layers are summed over the shares"
-        elif isinstance(self._reducer.way, SharedSums):
-            self._update_text += f" ({reason})"
+        self._updater.settle(sums, wants_whole)
 
     def _seed_like(self, total: torch.Tensor, value: float) -> torch.Tensor:
         """What backward starts with; the last one again where it is the same, as in most steps."""
@@ -589,8 +505,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         params = [(p, number) for number, group in enumerate(self.param_groups) for p in group["params"] if p.requires_grad]
         named = [(self._names.get(id(p), f"param{place}"), p) for place, (p, _) in enumerate(params)]
         name, groups = self.comm.unique_name(f"{self._name}.plan"), [number for _, number in params]
-        if self._flat is not None:
-            self._flat.give_back()
+        self._updater.give_back()
         for param, _ in params:
             take_over(param)
         self._reducer = Reducer(named, self.comm, self._bucket_bytes, name, groups, self._ways.open)
@@ -600,7 +515,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._reduced = now
         self._bind_norms()
         if self._is_built:
-            self._start_flat()
+            self._updater.start(self._reducer, self._ways)
         return self._reducer
 
     def _bind_norms(self) -> None:

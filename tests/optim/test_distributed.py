@@ -1140,3 +1140,24 @@ def test_an_optimizer_that_nobody_holds_leaves_nothing_behind(reduce_through):
         return reducer() is None
 
     assert run_threads(2, rank_main) == [True, True]
+
+
+@pytest.mark.parametrize("update_by", ["shards", "tensors"])
+def test_the_clipping_limit_may_be_set_between_steps(update_by):
+    def rank_main(comm):
+        w = torch.nn.Parameter(torch.zeros(4))
+        opt = DistributedOptimizer(torch.optim.SGD([w], lr=1.0), comm, lr_scaling="none", reduce_through="shared", update_by=update_by)
+        moved = []
+        for opt.clip_norm in (None, 0.5, None):
+            before = w.detach().clone()
+            opt.backward(Weighted((w * 3).sum(), 1))
+            opt.step()
+            opt.zero_grad()
+            moved.append((w.detach() - before).norm().item())
+        with pytest.raises(ConfigError, match="clip_norm"):
+            opt.clip_norm = -1.0
+        return moved, opt.last_grad_norm
+
+    for moved, norm in run_threads(2, rank_main):
+        assert moved == pytest.approx([6.0, 0.5, 6.0], rel=1e-5)
+        assert norm == pytest.approx(6.0)

@@ -90,7 +90,7 @@ def test_the_same_parameters_and_the_same_ordinary_state(name, options):
         params = make_model()
         opt = wrap(make(groups_of(params)), comm, **options)
         train(params, opt, comm, 3)
-        assert opt._flat is not None
+        assert opt._updater.flat is not None
         return [p.detach().clone() for p in params], opt.state_dict(), params[3].is_contiguous(memory_format=torch.channels_last)
 
     for params, state, kept_layout in run_threads(3, rank_main):
@@ -248,7 +248,7 @@ def test_shards_end_where_somebody_must_see_whole_gradients(somebody, capsys):
         train(params, opt, comm, 1)
         somebody(opt, params, comm)
         train(params, opt, comm, 2, first=2)
-        return [p.detach().clone() for p in params], opt.state_dict(), opt._flat
+        return [p.detach().clone() for p in params], opt.state_dict(), opt._updater.flat
 
     expected, plain = reference(make, 2, 4)
     for params, state, flat in run_threads(2, rank_main):
@@ -329,7 +329,7 @@ def test_what_cannot_be_divided(make, words):
         w = torch.nn.Parameter(torch.zeros(4))
         with pytest.raises(ConfigError, match=words):
             wrap(make(w), comm, **SHARDS)
-        return wrap(make(w), comm)._flat
+        return wrap(make(w), comm)._updater.flat
 
     assert run_threads(2, rank_main) == [None, None]
 
@@ -348,7 +348,7 @@ def test_released_parameters_may_be_written_and_are_taken_again_by_the_next_step
         for param in params:
             param.data.mul_(0.5)
         train(params, opt, comm, 1, first=1)
-        return [p.detach().clone() for p in params], opt._flat is not None
+        return [p.detach().clone() for p in params], opt._updater.flat is not None
 
     expected, optimizer = reference(OPTIMIZERS["momentum"], 2, 0)
     optimizer = torch.optim.SGD(expected, lr=0.1, momentum=0.9)

@@ -45,7 +45,7 @@ def test_shards_of_several_nodes_are_the_plain_update(hosts, name, carry_bytes, 
         params = make_model()
         opt = wrap(make(groups_of(params)), comm, bucket_bytes=100, **SHARDS)
         train(params, opt, comm, 3)
-        assert opt._flat.shared and isinstance(opt._reducer.way, NodeSums)
+        assert opt._updater.flat.shared and isinstance(opt._reducer.way, NodeSums)
         return [p.detach().clone() for p in params], copy.deepcopy(opt.state_dict())
 
     found, again = run(hosts, rank_main), run(hosts, rank_main)

@@ -58,7 +58,7 @@ def test_ratios_are_those_of_whole_tensors(name, hosts):
         params = make_model()
         opt = wrap(make(groups_of(params)), comm, bucket_bytes=800, **SHARDS)
         train(params, opt, comm, 3)
-        assert opt._flat.shared
+        assert opt._updater.flat.shared
         return [p.detach().clone() for p in params], copy.deepcopy(opt.state_dict())
 
     found = run_threads(len(hosts), rank_main, hosts=hosts)
@@ -119,7 +119,7 @@ def test_a_hook_ends_the_shards_and_the_ratios_go_on():
         opt.step()
         opt.zero_grad()
         train(params, opt, comm, 1, first=2)
-        assert opt._flat is None
+        assert opt._updater.flat is None
         return [p.detach().clone() for p in params]
 
     for found in run_threads(2, rank_main):

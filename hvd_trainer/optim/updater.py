@@ -1,0 +1,211 @@
+"""Who updates the parameters when their gradients are averaged: each rank all of them, tensor by tensor or in flat buffers, or
+each its share.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import Optional
+
+import torch
+
+from hvd_trainer.comm.api import Communicator
+from hvd_trainer.errors import ConfigError
+from hvd_trainer.log import say
+from hvd_trainer.optim import step_errors
+from hvd_trainer.optim.choose_way import WayChooser, check_choice
+from hvd_trainer.optim.clip import check_limit, clip_norm_, clip_value_
+from hvd_trainer.optim.flat_update import FlatUpdate, refusal
+from hvd_trainer.optim.pieces import LAYERWISE
+from hvd_trainer.optim.reducer import Reducer
+from hvd_trainer.optim.shared_sums import SharedSums
+from hvd_trainer.optim.ways import Sums
+
+UPDATES = ("auto", "shards", "tensors")
+CLIP_EPS = 1e-6  # as torch's clip_grad_norm_ has it
+
+
+class Updater:
+    """Clips the mean gradient and lets the optimizer step.
+
+    Args:
+        optimizer: the user's.
+        comm: the ranks.
+        name: of the collectives.
+        wanted: "auto", "shards" or "tensors"; see `DistributedOptimizer`.
+        clip_norm, clip_value: likewise.
+
+    Attributes:
+        flat: the update in flat buffers; None where the optimizer steps over the model's tensors.
+        text: in words, who updates.
+        clip_value: may be changed between steps.
+        last_grad_norm: before clipping; None without `clip_norm`.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, comm: Communicator, name: str, wanted: str, clip_norm: Optional[float], clip_value: Optional[float]
+    ) -> None:
+        check_choice("update_by", wanted, UPDATES)
+        check_limit("clip_norm", clip_norm)
+        check_limit("clip_value", clip_value)
+        self._optimizer, self._comm, self._name, self._wanted = optimizer, comm, name, wanted
+        self._clip_norm, self.clip_value = clip_norm, clip_value
+        self.flat: Optional[FlatUpdate] = None
+        self.text = ""
+        self.last_grad_norm: Optional[float] = None
+        self._reducer: Optional[Reducer] = None
+
+    @property
+    def clip_norm(self) -> Optional[float]:
+        """May be changed between steps."""
+        return self._clip_norm
+
+    @clip_norm.setter
+    def clip_norm(self, limit: Optional[float]) -> None:
+        check_limit("clip_norm", limit)
+        self._clip_norm = limit
+        self._ask_for_squares()
+
+    def start(self, reducer: Reducer, ways: WayChooser) -> None:
+        """Update what this reducer averages: in flat buffers, or in shards of them, where that is wanted and exact. A collective.
+
+        Raises:
+            ConfigError: shards are wanted, and cannot be had.
+        """
+        self._reducer, self.flat = reducer, None
+        reason = self._against_flat()
+        if not reason:
+            flat = FlatUpdate(self._optimizer, reducer, self._comm, self._comm.unique_name(f"{self._name}.flat"))
+            reason = flat.problem
+            if reason:
+                flat.give_back()
+            else:
+                self.flat = flat
+                if flat.shared:
+                    weakref.finalize(self, flat.give_back).atexit = False
+        self._ask_for_squares()
+        is_shared = isinstance(reducer.way, SharedSums)
+        if self._wanted == "shards" and (reason or not is_shared):
+            raise ConfigError(
+                f'update_by="shards", but {reason or "gradients go through " + ways.why}',
+                "an optimizer that works element by element, and gradients through memory of one node",
+                'leave update_by="auto"',
+            )
+        self._describe(reason)
+
+    def stop(self, reason: str) -> None:
+        """From now on every rank updates all parameters; where they were shared, all ranks come here in the same step."""
+        was_shared = self.flat.shared
+        self.give_back()
+        self._wanted = "tensors"
+        if was_shared:
+            self._ask_for_squares()
+            say(f"hvd_trainer: from {self._comm.where} on each rank updates all parameters ({reason})", rank=self._comm.rank)
+        self._describe(reason)
+
+    def give_back(self) -> None:
+        """Parameters and state become each rank's own."""
+        if self.flat is not None:
+            self.flat.give_back()
+            self.flat = None
+
+    def forget_guard(self) -> None:
+        """All ranks are about to write the same into the parameters (a checkpoint is loaded)."""
+        if self.flat is not None:
+            self.flat.forget_guard()
+
+    def look(self, wants_whole: str) -> tuple[str, bool]:
+        """Before the averaging: why this rank must see whole gradients, and whether somebody has written to shared parameters.
+
+        Args:
+            wants_whole: the caller's own reason, "" for none.
+        """
+        if self.flat is None:
+            return wants_whole, False
+        return (wants_whole if self.flat.shared else "") or self.flat.is_stale(), self.flat.was_changed()
+
+    def settle(self, sums: Sums, wants_whole: str) -> None:
+        """After the averaging: go on in flat buffers, or end that, the same on all ranks that share them."""
+        if self.flat is None:
+            return
+        if sums.aside:
+            self.stop(wants_whole or "another rank must see whole gradients")
+        elif not self._reducer.all_used:
+            self.stop("a parameter has no gradient, or a sparse one")
+        else:
+            problem = self.flat.refresh()
+            if problem:
+                self.stop(problem)
+
+    def step(self, synchronized: bool, in_window: bool) -> None:
+        """Clip, and update.
+
+        Args:
+            synchronized: the means were delivered already.
+            in_window: the gradients come from `opt.backward`.
+        """
+        if self.flat is not None and synchronized and not self._reducer.are_delivered():
+            self.stop("gradients were replaced by others")
+        if self.flat is None:
+            self._by_tensors(synchronized)
+        elif self.flat.shared:
+            self._by_shards(self.flat, in_window)
+        else:
+            if not synchronized:
+                self._reducer.show()
+            self._clip()
+            self.flat.step()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _by_tensors(self, synchronized: bool) -> None:
+        if not synchronized:
+            self._reducer.deliver()
+        self._clip()
+        self._reducer.make_sparse()
+        self._optimizer.step()
+
+    def _by_shards(self, flat: FlatUpdate, in_window: bool) -> None:
+        factor = 1.0
+        if self._clip_norm is not None:
+            self.last_grad_norm = math.sqrt(self._reducer.way.check)
+            factor = min(1.0, self._clip_norm / (self.last_grad_norm + CLIP_EPS))
+        flat.step(factor, self.clip_value)
+        if in_window:
+            self._reducer.show()
+        else:  # the next loss.backward() adds to what it finds
+            self._reducer.deliver()
+
+    def _clip(self) -> None:
+        if self._clip_norm is not None:
+            self.last_grad_norm = clip_norm_(self._reducer.params, self._clip_norm)
+            if not math.isfinite(self.last_grad_norm):
+                step_errors.raise_norm(self.last_grad_norm, self._comm)
+        if self.clip_value is not None:
+            clip_value_(self._reducer.params, self.clip_value)
+
+    def _ask_for_squares(self) -> None:
+        """Let the pass that checks for NaN sum squares instead where nobody else could: no rank sees all of a divided gradient."""
+        if self._reducer is not None and isinstance(self._reducer.way, SharedSums):
+            self._reducer.way.squares = self._clip_norm is not None and self.flat is not None
+
+    def _against_flat(self) -> str:
+        if self._wanted == "tensors":
+            return "as asked"
+        if self._comm.size == 1:
+            return "one rank"
+        if any(param.device.type != "cpu" for param in self._reducer.params):
+            return "parameters on a GPU"
+        if type(self._optimizer) in LAYERWISE and not isinstance(self._reducer.way, SharedSums):
+            return f"{type(self._optimizer).__name__} gains nothing in flat buffers that are not shared"
+        return refusal(self._optimizer, self._reducer.params)
+
+    def _describe(self, reason: str) -> None:
+        self.text = "; each rank updates all parameters"
+        if self.flat is not None and self.flat.shared:
+            self.text = f"; each rank updates 1/{self._reducer.way.num_shares} of the parameters"
+            if self.flat.is_layerwise:
+                self.text += ", norms of layers are summed over the shares"
+        elif isinstance(self._reducer.way, SharedSums):
+            self.text += f" ({reason})"
