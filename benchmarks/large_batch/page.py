@@ -129,7 +129,7 @@ def of_times(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def of_division(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The ends of the curves."""
     rows = [(f"{cell['ranks']}", str(cell["micro_batch"] or "whole"), *(f"{cell['losses'][at - 1]:.7f}" for at in (1, 10, 50))) for cell in found["division"]["cells"]]
-    return [f"## Batch {plan.MAIN_BATCH} divided", "", *table(("ranks", "micro-batch", "loss of step 1", "step 10", "step 50"), rows)]
+    return [f"## Batch {plan.MAIN_BATCH} divided", "", f"At rate {plan.DIVISION_LR:g}.", "", *table(("ranks", "micro-batch", "loss of step 1", "step 10", "step 50"), rows)]
 
 
 def of_tune(found: Mapping[str, Mapping[str, Any]]) -> list[str]:

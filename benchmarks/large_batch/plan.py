@@ -15,6 +15,7 @@ from hvd_trainer.optim.scaling import Linear, Sqrt
 TARGET = 0.42
 BATCHES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 NOISE_BATCHES = {"mlp": (64, 256, 1024), "cnn": (32, 128, 512)}
+DIVISION_LR = 0.1  # at the tuned rate, near the edge of stability, the last digits of float32 grow tenfold in these steps
 MAIN_BATCH = 256  # of the one run that everything is predicted from, and whose rate is scaled (of the CNN: the nearest)
 SMALL_BASE = 32  # where people tune who scale up
 SEEDS = (0, 1)
@@ -48,7 +49,7 @@ class Family:
     batches: tuple[int, ...]
     seeds: tuple[int, ...]
     model: str = "mlp"
-    cap_times: float = 4.0
+    cap_times: float = 5.0
 
     def predicted(self, batch: int) -> float:
         """Steps to the target, roughly."""
@@ -144,6 +145,6 @@ def rule_cells(rates: Mapping[str, Mapping[int, float]], seeds: Sequence[int]) -
     ]
 
 
-def division_cells(lr: float) -> list[Cell]:
+def division_cells() -> list[Cell]:
     """One batch divided in three ways."""
-    return [Cell(MAIN_BATCH, lr, 0, DIVISION_STEPS, first_check=DIVISION_STEPS, ranks=ranks, micro_batch=micro) for ranks, micro in DIVISIONS]
+    return [Cell(MAIN_BATCH, DIVISION_LR, 0, DIVISION_STEPS, first_check=DIVISION_STEPS, ranks=ranks, micro_batch=micro) for ranks, micro in DIVISIONS]

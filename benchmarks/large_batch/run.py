@@ -125,7 +125,7 @@ def noise(run: Run) -> dict[str, Any]:
 
 def division(run: Run) -> dict[str, Any]:
     """One global batch, divided in three ways."""
-    return {"cells": run.job("division", plan.job(cells=plan.division_cells(run.bests()[plan.MAIN_BATCH]["lr"])))[0]}
+    return {"cells": run.job("division", plan.job(cells=plan.division_cells()))[0]}
 
 
 def rates(run: Run) -> dict[str, Any]:

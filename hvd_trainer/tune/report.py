@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+from hvd_trainer.tune.finalists import best_of, groups_of, median_s
 from hvd_trainer.tune.ledger import Record
-from hvd_trainer.tune.search import best_of
 from hvd_trainer.tune.start_points import DEFAULT, FITS, LINEAR
 from hvd_trainer.tune.target import Target, show_duration
 from hvd_trainer.tune.trial import MET
@@ -69,13 +69,17 @@ def table_row(record: Record, best: Optional[Record]) -> tuple[str, ...]:
 def sentences(found: Found, ranks: int) -> list[str]:
     """Why this recommendation, and what the others would have cost."""
     best = best_of(found.records, ranks)
-    mine = [record for record in found.records if record.settings.ranks == ranks]
+    groups = groups_of(found.records, ranks)
+    mine = [record for group in groups for record in group]
+    place = f"On {ranks} rank{'s' * (ranks > 1)}"
     if best is None:
-        return [f"On {ranks} ranks none of {len(mine)} trials came to {found.target}: a larger --budget, or a target that is nearer."]
+        return [f"{place} none of {len(mine)} trials came to {found.target}: a larger --budget, or a target that is nearer."]
     result, start = best.result, best.result.start
+    seeds = next(group for group in groups if best in group)
+    over = "one seed each" if len(seeds) == 1 else f"by the median over {len(seeds)} seeds, {show_duration(median_s(seeds))}"
     said = [
-        f"On {ranks} ranks: batch {start['global_batch']}, peak rate {start['peak_lr']:.4g}, {start['optimizer']}: {found.target} after "
-        f"{result.steps} steps, {result.samples} samples and {show_duration(result.to_target_s)} of training (the best of {len(mine)} trials, one seed each)."
+        f"{place}: batch {start['global_batch']}, peak rate {start['peak_lr']:.4g}, {start['optimizer']}: {found.target} after "
+        f"{result.steps} steps, {result.samples} samples and {show_duration(result.to_target_s)} of training (the best of {len(groups)} settings, {over})."
     ]
     for label in (DEFAULT, LINEAR, FITS):
         rows = [record for record in mine if record.label == label]
@@ -86,7 +90,10 @@ def sentences(found: Found, ranks: int) -> list[str]:
             else:
                 said.append(f"{what}: {record.result.outcome} after {record.result.steps} steps ({record.result.reason}).")
         if not rows:
-            why = "give --micro-batch" if label == FITS and found.micro_batch is None else "the budget was spent before"
+            fits = found.micro_batch or found.phases.get("memory", {}).get(str(ranks), {}).get("micro_batch")
+            why = "the budget was spent before"
+            if label == FITS:
+                why = f"{why}; {ranks} x {fits} samples" if fits else "give --micro-batch"
             said.append(f"{label}: not measured ({why}).")
     batches = sorted({record.result.start["global_batch"] for record in mine if record.result.start})
     if len(batches) > 1 and start["global_batch"] in (batches[0], batches[-1]):

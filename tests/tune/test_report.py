@@ -1,6 +1,7 @@
 """The files that a search leaves."""
 
 import json
+from dataclasses import replace
 
 import yaml
 
@@ -57,3 +58,12 @@ def test_the_page_has_a_row_a_trial():
     rows = [line for line in page.splitlines() if line.startswith("| ")]
     assert len(rows) == 5 and rows[0].count("|") == len(COLUMNS) + 1 and "search" in rows[1]
     assert "interrupted" not in page and "went on" not in page
+
+
+def test_sentences_say_how_many_seeds_and_what_fits_where_it_was_not_run():
+    again = [replace(record("another seed", 128, MET, steps), settings=Settings(2, 128, BEST.settings.peak_lr, seed=seed)) for seed, steps in ((1, 120), (2, 180))]
+    found = Found("a.py", FOUND.target, (FOUND.records[0], BEST, *again), 60.0, phases={"memory": {"2": {"micro_batch": 900}}})
+    text = "\n".join(sentences(found, 2))
+    assert "(the best of 2 settings, by the median over 3 seeds, 1.2 s)" in text
+    assert f"{FITS}: not measured (the budget was spent before; 2 x 900 samples)" in text
+    assert sentences(found, 1)[0].startswith("On 1 rank none of 0 trials")
