@@ -13,6 +13,7 @@ from hvd_trainer.tune.ledger import ROWS, Ledger, Record
 from hvd_trainer.tune.measure import Measurer
 from hvd_trainer.tune.options import Options, Share
 from hvd_trainer.tune.phases import backends
+from hvd_trainer.tune.phases.memory import is_harmless
 from hvd_trainer.tune.runner import Run, TrialRunner
 from hvd_trainer.tune.side_by_side import SideBySide
 from hvd_trainer.tune.space import Space
@@ -145,14 +146,16 @@ class Search:
     def _search_ranks(self, share: Share, base: Base, known: TrialResult, largest: int) -> None:
         options, ranks = self._options, share.ranks
         noise_scale = self._measured.get("noise", {}).get("noise_scale") if self._measured else options.noise_scale
-        fits = self._measured.get("memory", {}).get(str(ranks), {}).get("micro_batch") if self._measured else options.micro_batch
+        fits, fits_safely = self._fits(ranks)
         best = self._measured.get("prediction", {}).get("best", {}).get(str(ranks))
         highest_rate = self._measured.get("lr_range", {}).get("highest_rate")
         wanted = [(DEFAULT, Settings(ranks))]
         if best is not None:
             wanted.append((PREDICTED, Settings(ranks, best["global_batch"], best["peak_lr"])))
-        wanted += rows(base, ranks, fits, noise_scale, largest)
-        self._rows(wanted, known, share)
+        always = rows(base, ranks, fits, noise_scale, largest)
+        # Where it cannot be killed it is in the job of the others, and there even if the budget is small.
+        wanted += sorted(always, key=lambda row: row[0] != FITS) if fits_safely else always
+        self._rows(wanted, known, share, (PREDICTED,) if fits_safely else (PREDICTED, FITS))
         warms_up, samples = "warmup" in known.config["fields"], self._samples_to_target(base)
         spaces = [
             Space(ranks, base, name, noise_scale, largest, warms_up, samples, best and best["global_batch"], highest_rate) for name in options.optimizers or (None,)
@@ -171,6 +174,14 @@ class Search:
                 if item:
                     items.append(item)
             self._run(items, known)
+
+    def _fits(self, ranks: int) -> tuple[Optional[int], bool]:
+        """The samples that fit on a rank, and whether trying them is harmless; measured on other ranks where not on these."""
+        if not self._measured:
+            return self._options.micro_batch, False
+        memory = self._measured.get("memory", {})
+        known = [memory[number] for number in (str(ranks), *memory) if memory.get(number, {}).get("micro_batch")]
+        return (known[0]["micro_batch"], is_harmless(known[0])) if known else (None, False)
 
     def _goes_on(self, share: Share) -> bool:
         records = self.records
@@ -195,14 +206,13 @@ class Search:
         most = self._together(share) * len(self._slots)
         return most if share.max_trials is None else max(1, min(most, share.max_trials - self._count(share.ranks)))
 
-    def _rows(self, wanted: Sequence[tuple[str, Settings]], known: TrialResult, share: Share) -> None:
-        """Run those that were not run, several in a job; the one that may be out of memory has its own."""
+    def _rows(self, wanted: Sequence[tuple[str, Settings]], known: TrialResult, share: Share, alone: tuple[str, ...]) -> None:
+        """Run those that were not run, several in a job; but one that may be out of memory, or is the cap of the others, has its own."""
         while self._goes_on(share):
             missing = [(label, settings) for label, settings in wanted if self._ledger.find(settings) is None]
             if not missing:
                 return
-            alone = missing[0][0] in (FITS, PREDICTED)  # the prediction's time is the cap of the others
-            chosen = missing[:1] if alone else [each for each in missing if each[0] != FITS][: self._at_once(share)]
+            chosen = missing[:1] if missing[0][0] in alone else [each for each in missing if each[0] not in alone][: self._at_once(share)]
             # The same settings may have two names.
             chosen = list({settings.key: (label, settings) for label, settings in reversed(chosen)}.values())[::-1]
             self._run([Item(ROWS, self._ledger.study(ROWS).ask(), label, settings, ROW_AT) for label, settings in chosen], known)

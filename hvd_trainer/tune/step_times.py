@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 from hvd_trainer.tune.ledger import Record
 from hvd_trainer.tune.phases import step_time
+from hvd_trainer.tune.trial import CAP, MET, SCRIPT_END
 
 LEAST_TRIALS = 5  # and of them different batches
 LEAST_BATCHES = 3
@@ -41,7 +42,8 @@ def with_fits(records: Sequence[Record], points: Sequence[dict[str, Any]] = ()) 
 
 def _fit(key: tuple[int, Optional[str]], records: Sequence[Record], points: Sequence[dict[str, Any]]) -> dict[str, Any]:
     ranks, optimizer = key
-    measured = step_time.points([record.result for record in records if record.result.shared_by == 1])
+    # What diverged has made few steps, and those not at its batch's usual speed: NaN and denormal numbers are slow.
+    measured = step_time.points([r.result for r in records if r.result.shared_by == 1 and r.result.outcome in (MET, CAP, SCRIPT_END)])
     if optimizer is None:
         measured += [point for point in points if point["ranks"] == ranks]
     if len(measured) < LEAST_TRIALS or len({point["global_batch"] for point in measured}) < LEAST_BATCHES:

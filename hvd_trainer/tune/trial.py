@@ -119,7 +119,7 @@ class TrialResult:
     start_s: float = 0.0
     last_lines: str = ""
     shared_by: int = 1
-    fitted_step_s: Optional[float] = None
+    fitted_step_s: Optional[float] = field(default=None, compare=False)
 
     @property
     def to_target_s(self) -> float:

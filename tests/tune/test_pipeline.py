@@ -42,6 +42,25 @@ def test_the_phases_say_what_they_found(tmp_path):
     assert {record.label for record in records} >= {DEFAULT, PREDICTED, FITS, SEED}
 
 
+@pytest.mark.parametrize("harmless", [True, False])
+def test_what_fits_shares_a_job_only_where_it_cannot_be_killed(tmp_path, monkeypatch, harmless):
+    """And then it comes first: a small budget must not leave out the row that people ask for."""
+    monkeypatch.setattr("hvd_trainer.tune.search.is_harmless", lambda found: harmless)
+    monkeypatch.setattr(Search, "_at_once", lambda self, share: 4)
+    jobs = []
+
+    class Watched(Search):
+        def _run(self, items, known):
+            jobs.append([item.label for item in items])
+            super()._run(items, known)
+
+    hunt = Watched(TrialRunner(FakeJob(ROLES, noise=NOISE), parse_target("val_loss<=0.4")), Ledger(str(tmp_path / "j"), {"script": "a.py"}),
+                   Options((2,), 1000.0, max_trials=8))  # fmt: skip
+    hunt.run()
+    mine = next(labels for labels in jobs if FITS in labels)
+    assert (mine[0] == FITS and len(mine) == 4) if harmless else mine == [FITS]
+
+
 def test_the_search_is_laid_around_the_prediction(tmp_path):
     records = search(tmp_path, FakeJob(ROLES, noise=NOISE), ranks=(2,)).run()
     predicted = next(record.settings for record in records if record.label == PREDICTED)

