@@ -6,28 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hvd_trainer import plotting
 from hvd_trainer.bench.scaling import STRONG, WEAK, Point
 from hvd_trainer.bench.summary import Row
 from hvd_trainer.bench.transfers import COPY, RAW, gb_per_s
-from hvd_trainer.errors import MissingPartError
 
 OURS, OTHERS, GREY = "#0072B2", "#E69F00", "#555555"  # Okabe and Ito: told apart without red and green
 
 
 def pyplot() -> Any:
-    """matplotlib's pyplot, drawing into files only.
-
-    Raises:
-        MissingPartError: matplotlib is not installed.
-    """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingPartError("the plot needs matplotlib", fix="pip install matplotlib; or --no-plot") from error
-    matplotlib.use("agg")
-    from matplotlib import pyplot as plt
-
-    return plt
+    """matplotlib's pyplot, or how to do without."""
+    return plotting.pyplot("pip install matplotlib; or --no-plot")
 
 
 def steps(path: Path, rows: Mapping[str, Sequence[Row]], title: str) -> None:

@@ -222,8 +222,8 @@ class View:
 
     def line(self, record: Record) -> str:
         """A trial as a line."""
+        from hvd_trainer.durations import show_duration
         from hvd_trainer.tune.report import table_row
-        from hvd_trainer.tune.target import show_duration
 
         cells = table_row(record, None)
         text = f"{cells[0]}: {cells[1]} ranks, batch {cells[2]}, rate {cells[3]}, {cells[4]}: {cells[6]}, {cells[7]} steps {cells[9]}"
@@ -234,9 +234,9 @@ class View:
         """The newest trials, the best so far and the time left."""
         from rich.table import Table
 
+        from hvd_trainer.durations import show_duration
         from hvd_trainer.tune.report import COLUMNS, table_row
         from hvd_trainer.tune.search import best_of
-        from hvd_trainer.tune.target import show_duration
 
         elapsed_s = time.monotonic() - self._since_s if self._running else 0.0
         table = Table(*COLUMNS, title=f"{len(self._records)} trials, {show_duration(max(self._left_s - elapsed_s, 0))} left", caption=self._running)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hvd_trainer.errors import MissingPartError
+from hvd_trainer.plotting import pyplot
 
 # Drawn in the colours of the light page. In the SVG each becomes a variable of the page's style sheet, which has another value
 # where the reader's system is dark. Nothing else may be drawn in these exact colours.
@@ -19,22 +19,6 @@ VARIABLES = {
     TEXT: "text", FAINT: "faint", GRID: "grid", BLUE: "blue", ORANGE: "orange", GREEN: "green", PURPLE: "purple", RED: "red",
 }  # fmt: skip
 FOR_RANKS = (BLUE, ORANGE, GREEN, PURPLE, RED)
-
-
-def pyplot() -> Any:
-    """matplotlib's pyplot, drawing into memory only.
-
-    Raises:
-        MissingPartError: matplotlib is not installed.
-    """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingPartError("the plots of the report need matplotlib", fix="pip install matplotlib") from error
-    matplotlib.use("agg")
-    from matplotlib import pyplot as plt
-
-    return plt
 
 
 @contextlib.contextmanager

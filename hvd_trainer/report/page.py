@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from hvd_trainer.durations import show_duration
 from hvd_trainer.errors import MissingPartError
 from hvd_trainer.report import plots, tables
 from hvd_trainer.report.curves import Curves, curves
 from hvd_trainer.report.draw import style, svg
 from hvd_trainer.report.facts import Facts
-from hvd_trainer.report.say import duration, headline, recommendations
+from hvd_trainer.report.say import headline, recommendations
 from hvd_trainer.report.tables import Table
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -58,8 +59,8 @@ def html(content: Mapping[str, Any]) -> str:
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
         facts=facts, headline=headline(facts), recommendations=recommendations(facts, known), yaml=recommended_yaml(facts),
-        lost=tables.lost(facts, known), sections=sections(facts, known), spent=duration(sum(trial.wall_s for trial in facts.trials)),
-        budget="" if facts.budget_s is None else duration(facts.budget_s), notes=facts.notes,
+        lost=tables.lost(facts, known), sections=sections(facts, known), spent=show_duration(sum(trial.wall_s for trial in facts.trials)),
+        budget="" if facts.budget_s is None else show_duration(facts.budget_s), notes=facts.notes,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Optional
 
 from hvd_trainer.cost import policies
 from hvd_trainer.cost.policies import EXTRAPOLATED, MEASURED, RECOMMENDED, WORTH, linear_excess, worth_it
+from hvd_trainer.durations import show_duration
 from hvd_trainer.optim.noise import gain
 from hvd_trainer.report.curves import Curves, off_by
 from hvd_trainer.report.facts import DEFAULT, DIVERGED, FITS, LINEAR, Facts, Trial, number
@@ -30,19 +31,6 @@ class Said:
     why: str
 
 
-def duration(seconds: float) -> str:
-    """As short as it can be read.
-
-    Example:
-        >>> [duration(value) for value in (0.0423, 7.5, 75, 3700)]
-        ['0.0423 s', '7.5 s', '1m15s', '1h01m']
-    """
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
-
-
 def headline(facts: Facts) -> str:
     """The recommendation in one sentence.
 
@@ -58,12 +46,12 @@ def headline(facts: Facts) -> str:
         return f"None of {len(facts.on(ranks))} trials on {_ranks(ranks)} came to {facts.target}: a larger budget, or a target that is nearer."
     said = (
         f"On {_ranks(ranks)}, batch {best.global_batch:,} with peak rate {best.peak_lr:.3g} and {best.optimizer} comes to {facts.target} in "
-        f"{duration(facts.seconds(best))} of training: {best.steps:,} steps, {best.samples:,} samples."
+        f"{show_duration(facts.seconds(best))} of training: {best.steps:,} steps, {best.samples:,} samples."
     )  # fmt: skip
     fewer = [trial for trial in map(facts.best, facts.ranks[1:]) if trial is not None and facts.seconds(trial) <= facts.seconds(best)]
     if fewer:
         fastest = min(fewer, key=facts.seconds)
-        said += f" {_ranks(fastest.ranks).capitalize()} would do: {duration(facts.seconds(fastest))} with batch {fastest.global_batch:,}."
+        said += f" {_ranks(fastest.ranks).capitalize()} would do: {show_duration(facts.seconds(fastest))} with batch {fastest.global_batch:,}."
     return said
 
 

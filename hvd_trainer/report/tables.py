@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hvd_trainer.durations import show_duration
 from hvd_trainer.report.curves import Curves
 from hvd_trainer.report.facts import Facts, number
-from hvd_trainer.report.say import duration, what_is_lost
+from hvd_trainer.report.say import what_is_lost
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def lost(facts: Facts, curves: Curves) -> Table:
         if found.way == "recommended":
             strong.append(len(rows))
         times = "" if found.times is None else f"{found.times:.2f}"
-        seconds = "" if found.seconds is None else duration(found.seconds)
+        seconds = "" if found.seconds is None else show_duration(found.seconds)
         rows.append((str(found.ranks), found.way, _whole(found.global_batch), _rate(found.peak_lr), seconds, times, found.label, found.outcome))
     return Table(("ranks", "way", "batch", "peak rate", "to target", "times best", "", "outcome"), tuple(rows), tuple(strong))
 
@@ -43,7 +44,7 @@ def policies(facts: Facts, curves: Curves) -> Table:
     """Time to the target by number of ranks, for three policies."""
     found = curves.policies(facts)
     rows = [
-        (str(point.ranks), name, _whole(point.global_batch), _whole(round(point.steps)), duration(point.seconds), point.label)
+        (str(point.ranks), name, _whole(point.global_batch), _whole(round(point.steps)), show_duration(point.seconds), point.label)
         for ranks in sorted({point.ranks for points in found.values() for point in points})
         for name, points in found.items() for point in points if point.ranks == ranks
     ]  # fmt: skip
@@ -75,7 +76,7 @@ def trials(facts: Facts) -> Table:
         warmup = "" if trial.warmup_steps is None else f"{trial.warmup_steps:.0f} steps"
         rows.append((
             str(trial.ranks), trial.label, _whole(trial.global_batch), _rate(trial.peak_lr), trial.optimizer, warmup, trial.outcome,
-            _whole(trial.steps), _whole(trial.samples), duration(trial.seconds) if trial.is_met else "", times,
+            _whole(trial.steps), _whole(trial.samples), show_duration(trial.seconds) if trial.is_met else "", times,
         ))  # fmt: skip
     columns = ("ranks", "trial", "batch", "peak rate", "optimizer", "warm-up", "outcome", "steps", "samples", "to target", "times best")
     return Table(columns, tuple(rows), tuple(strong))

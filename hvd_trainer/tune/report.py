@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+from hvd_trainer.durations import show_duration
 from hvd_trainer.tune.finalists import best_of, groups_of, median_s
 from hvd_trainer.tune.ledger import Record
 from hvd_trainer.tune.start_points import DEFAULT, FITS, LINEAR
-from hvd_trainer.tune.target import Target, show_duration
+from hvd_trainer.tune.target import Target
 from hvd_trainer.tune.trial import MET
 
 COLUMNS = ("trial", "ranks", "batch", "peak rate", "optimizer", "warm-up", "outcome", "steps", "samples", "to target", "best x")

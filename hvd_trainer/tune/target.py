@@ -71,19 +71,6 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def show_duration(seconds: float) -> str:
-    """As short as it can be read.
-
-    Example:
-        >>> [show_duration(value) for value in (0.0423, 7.5, 75, 3700)]
-        ['0.0423 s', '7.5 s', '1m15s', '1h01m']
-    """
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
-
-
 def parse_whole_numbers(option: str, text: str) -> tuple[int, ...]:
     """Whole numbers >= 1, separated by commas, each once, in order.
 
