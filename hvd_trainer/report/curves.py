@@ -11,7 +11,7 @@ from typing import Any, Optional
 from hvd_trainer.cost.policies import Point, StepSecondsFit, Task, fit_step_seconds
 from hvd_trainer.cost.steps_to_target import HyperbolaFit, PredictedCurve, compare, fit_hyperbola, from_noise
 from hvd_trainer.errors import ConfigError
-from hvd_trainer.report.facts import Facts, Trial, number
+from hvd_trainer.report.facts import Facts, Trial, number, whole
 
 NEIGHBOURS = math.sqrt(2)  # batches of one such interval count as one: a search draws them at random
 LEAST_BATCHES = 3
@@ -120,7 +120,8 @@ def _noise(facts: Facts) -> Optional[Noise]:
     part = facts.part("noise")
     batch = number(part.get("global_batch"))
     if batch:
-        rows = [tuple(number(value) for value in row) for row in part.get("curve") or () if isinstance(row, Sequence) and len(row) >= 3]
+        listed = part.get("curve")
+        rows = [tuple(number(value) for value in row) for row in listed if isinstance(row, list) and len(row) >= 3] if isinstance(listed, list) else []
         curve = tuple(row[:3] for row in rows if None not in row[:3])
         return Noise(int(batch), number(part.get("noise_scale")), number(part.get("low")), number(part.get("high")), curve)  # type: ignore[arg-type]
     along = [trial for trial in facts.trials if trial.noise_scale is not None and trial.is_met and trial.global_batch]
@@ -149,8 +150,8 @@ def _predicted(facts: Facts, noise: Optional[Noise], points: Sequence[Trial]) ->
 
 def _step_points(facts: Facts) -> list[tuple[int, int, float]]:
     rows = facts.entries("step_time", "points")
-    read = [(number(row.get("ranks")), number(row.get("global_batch")), number(row.get("step_s"))) for row in rows]
-    found = [(int(ranks), int(batch), seconds) for ranks, batch, seconds in read if ranks and batch and seconds]
+    read = [(whole(row.get("ranks")), whole(row.get("global_batch")), number(row.get("step_s"))) for row in rows]
+    found = [(ranks, batch, seconds) for ranks, batch, seconds in read if ranks and batch and seconds and seconds > 0]
     if found:
         return found
     return [(trial.ranks, trial.global_batch, trial.step_s) for trial in facts.trials if trial.global_batch and trial.step_s]

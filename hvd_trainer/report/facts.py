@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 MET, DIVERGED, FAILED = "target met", "diverged", "failed"
 DEFAULT, LINEAR, FITS = "script's default", "linear rule", "N x what fits"
+LARGEST = 2**53  # batch: a float holds whole numbers up to here
 
 
 def number(value: Any) -> Optional[float]:
@@ -26,6 +27,22 @@ def number(value: Any) -> Optional[float]:
     return float(value)
 
 
+def mapping(value: Any) -> Mapping[str, Any]:
+    """A mapping, or an empty one for everything else that JSON can hold."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def whole(value: Any) -> Optional[int]:
+    """A whole number of at least 1, as batches and ranks are, else None.
+
+    Example:
+        >>> [whole(value) for value in (64, 64.0, 0, None, "64", 1e300)]
+        [64, 64, None, None, None, None]
+    """
+    known = number(value)
+    return int(known) if known is not None and 1 <= known <= LARGEST else None
+
+
 @dataclass(frozen=True)
 class Trial:
     """One trial, as it ran.
@@ -36,7 +53,8 @@ class Trial:
         outcome, reason: how it ended.
         steps, samples: taken.
         step_s: median seconds of a step.
-        seconds: of training to the target; infinite where it was not met.
+        seconds: of training to the target: steps times `step_s`, or what the fit over all trials says of a step where that
+            is less; infinite where it was not met.
         train_s, wall_s: seconds of training, and of the whole job.
         noise_scale: in samples, where it was measured.
         key: the same for trials that differ in the seed alone.
@@ -67,17 +85,20 @@ class Trial:
     @staticmethod
     def of(values: Mapping[str, Any]) -> Trial:
         """From one of the JSON's trials."""
-        settings, result = values.get("settings") or {}, values.get("result") or {}
-        start = result.get("start") or {}
-        steps, step_s = int(number(result.get("steps")) or 0), number(result.get("step_s"))
-        batch = number(start.get("global_batch", settings.get("global_batch")))
+        settings, result = mapping(values.get("settings")), mapping(values.get("result"))
+        start = mapping(result.get("start"))
+        steps, step_s, fitted_s = int(number(result.get("steps")) or 0), number(result.get("step_s")), number(result.get("fitted_step_s"))
+        step_s = step_s if step_s and step_s > 0 else None
+        batch, rate = whole(start.get("global_batch", settings.get("global_batch"))), number(start.get("peak_lr", settings.get("peak_lr")))
         key = json.dumps({name: value for name, value in settings.items() if name != "seed"}, sort_keys=True)
-        met = result.get("outcome") == MET and step_s is not None and steps > 0
+        met = result.get("outcome") == MET and step_s is not None and steps > 0 and None not in (batch, rate)
+        # As the search counts it: else the page had another best trial than recommended.yaml where one ran on a busy machine.
+        seconds = steps * min(step_s, fitted_s if fitted_s and fitted_s > 0 else step_s) if met and step_s else math.inf
         return Trial(
-            str(values.get("label", "")), int(settings.get("ranks") or start.get("ranks") or 1), None if batch is None else int(batch),
-            number(start.get("peak_lr", settings.get("peak_lr"))), str(start.get("optimizer") or settings.get("optimizer") or ""),
+            str(values.get("label", "")), whole(settings.get("ranks")) or whole(start.get("ranks")) or 1, batch, rate,
+            str(start.get("optimizer") or settings.get("optimizer") or ""),
             number(start.get("warmup_steps")), str(result.get("outcome", "")), str(result.get("reason") or ""), steps,
-            int(number(result.get("samples")) or 0), step_s, steps * step_s if met else math.inf,
+            int(number(result.get("samples")) or 0), step_s, seconds,
             number(result.get("train_s")) or 0.0, number(result.get("wall_s")) or 0.0, number(result.get("noise_scale")), key,
         )  # fmt: skip
 
@@ -113,13 +134,15 @@ class Facts:
             >>> Facts.of({"script": "a.py", "target": "loss<=1"}).ranks
             []
         """
-        trials = content.get("trials") or []
-        default = [trial for trial in trials if trial.get("label") == DEFAULT] + list(trials)
-        starts = [(trial.get("result") or {}).get("start") for trial in default]
-        recommended = {int(ranks): fields for ranks, fields in (content.get("recommended") or {}).items()}
+        listed = content.get("trials")
+        trials = [mapping(trial) for trial in listed] if isinstance(listed, list) else []
+        default = [trial for trial in trials if trial.get("label") == DEFAULT] + trials
+        starts = [mapping(mapping(trial.get("result")).get("start")) for trial in default]
+        named = mapping(content.get("recommended")).items()
+        recommended = {int(ranks): fields for ranks, fields in named if str(ranks).isdecimal() and isinstance(fields, Mapping)}
         return Facts(
             str(content.get("script", "")), str(content.get("target", "")), number(content.get("budget_s")), bool(content.get("interrupted")),
-            tuple(Trial.of(trial) for trial in trials), recommended, next((start for start in starts if start), {}), content.get("phases") or {},
+            tuple(Trial.of(trial) for trial in trials), recommended, next((start for start in starts if start), {}), mapping(content.get("phases")),
         )  # fmt: skip
 
     @property

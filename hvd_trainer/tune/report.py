@@ -135,8 +135,8 @@ def markdown(found: Found) -> str:
         lines.append("")
     spent_s = sum(record.result.wall_s for record in found.records)
     lines += [
-        f"{len(found.records)} trials took {show_duration(spent_s)} of {show_duration(found.budget_s)}. \"To target\" is steps times the median "
-        "seconds of a step, without start and evaluations. \"> x\" ended at a cap after x times the best.", "",
+        f"{len(found.records)} trials took {show_duration(spent_s)} of {show_duration(found.budget_s)}. \"To target\" is steps times the seconds of a step (the "
+        "median, or what the fit over all trials says where that is less), without start and evaluations. \"> x\" ended at a cap after x times the best.", "",
     ]  # fmt: skip
     return "\n".join(lines)
 

@@ -41,3 +41,25 @@ def test_the_best_is_that_of_several_seeds():
 def test_a_trial_that_did_not_come_there_has_no_time():
     facts = Facts.of({"trials": [trial("search", 2, 64, 9.0, 0), trial("search", 2, 64, 0.2, 1)]})
     assert [t.is_met for t in facts.trials] == [False, True] and facts.trials[0].outcome == "diverged"
+
+
+def test_a_trial_on_a_busy_machine_counts_as_the_search_counts_it():
+    """Else the page recommended another trial than recommended.yaml."""
+    disturbed, other = trial("search", 2, 64, 0.2, 0, steps=100), trial("search", 2, 128, 0.3, 1, steps=105)
+    usual_s = disturbed["result"]["step_s"]
+    disturbed["result"].update(step_s=5 * usual_s, fitted_step_s=usual_s)
+    facts = Facts.of({"trials": [disturbed, other]})
+    assert facts.best(2).global_batch == 64 and facts.best(2).seconds == 100 * usual_s and facts.trials[0].step_s == 5 * usual_s
+    other["result"]["fitted_step_s"] = 2 * other["result"]["step_s"]
+    assert Facts.of({"trials": [other]}).best(2).seconds == 105 * other["result"]["step_s"]
+
+
+def test_values_that_no_search_writes_are_left_out():
+    for values in ({"trials": [None, 3, {"settings": 1, "result": "x"}]}, {"trials": 1, "recommended": "x", "phases": 7}, {"recommended": {"a": {}, "2": None}}):
+        assert Facts.of(values).best(1) is None and Facts.of(values).recommended == {} and Facts.of(values).phases == {}
+    for name, value in (("global_batch", None), ("global_batch", -4), ("peak_lr", math.nan), ("ranks", [2])):
+        odd = trial("search", 2, 64, 0.2, 0)
+        odd["result"]["start"][name] = value
+        odd["settings"]["ranks"] = value if name == "ranks" else 2
+        facts = Facts.of({"trials": [odd, trial("search", 2, 128, 0.3, 1)]})
+        assert facts.best(2).global_batch == 128 and curves(facts).optimizer == "sgd"
