@@ -81,13 +81,13 @@ class MpiCommunicator(Communicator):
         while not last.finished:
             item = queue.popleft()
             tensor, name, op = item.tensor, item.name, item.op
-            watch.enter("allreduce", name)
+            watch.now = ("allreduce", name)  # as `enter` does: 1 KB takes 3 us, of which two calls would be 0.2
             try:
                 self._sums.reduce_(tensor, op, item.scale, tensor.itemsize == 2 and self._is_narrow(tensor, op))
             except self._mpi.Exception as error:
                 raise self._explain("allreduce", name, error) from error
             finally:
-                watch.leave()
+                watch.now = None
             item.finished = True
 
     def _flush(self) -> None:
@@ -156,7 +156,9 @@ class Queued(Pending):
         return self.finished
 
     def wait(self) -> torch.Tensor:
-        self.land()
+        if self._flying is not None:  # `land`
+            self._flying.discard(self._name)
+            self._flying = None
         if not self.finished:
             self._comm.run_until(self)
         return self.tensor

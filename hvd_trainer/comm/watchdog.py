@@ -39,7 +39,7 @@ class Watchdog:
     ) -> None:
         self.timeout_s = timeout_s
         self._describe, self._expired, self._ended = describe, expired, ended
-        self._now: tuple[str, str] | None = None
+        self.now: tuple[str, str] | None = None  # set by `enter` and `leave`; by callers in a hurry, too
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -51,11 +51,11 @@ class Watchdog:
 
     def enter(self, kind: str, name: str) -> None:
         """A blocking call begins."""
-        self._now = (kind, name)
+        self.now = (kind, name)
 
     def leave(self) -> None:
         """It returned."""
-        self._now = None
+        self.now = None
 
     def stop(self) -> None:
         """End the thread."""
@@ -65,7 +65,7 @@ class Watchdog:
         period = min(1.0, self.timeout_s / 10)
         seen, since = None, 0.0
         while not self._stop.wait(period):
-            now = self._now
+            now = self.now
             if now is None or now is not seen:  # every call stores a new tuple, so identity tells two calls apart
                 seen, since, left_since = now, time.monotonic(), None
                 continue

@@ -56,7 +56,7 @@ class TrialWatch(Callback):
         self._order = order
         self.outcome = ""
         self._measures = order.measure_noise and noise is None
-        self._noise = noise or (NoiseScale() if order.measure_noise else None)
+        self._noise = noise or (NoiseScale(every_steps=1) if order.measure_noise else None)
         self._samples = self._losses_weight = 0
         self._losses_total, self._first_loss = 0.0, math.nan
         self._next_step, self._next_samples = 1, 0

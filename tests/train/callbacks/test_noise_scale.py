@@ -137,3 +137,12 @@ def test_doubts_are_said(capsys):
 def test_wrong_options(options):
     with pytest.raises(ConfigError):
         ht.NoiseScale(**options)
+
+
+@pytest.mark.parametrize(("given", "large", "expected"), [(None, 10**9, 1), (None, 1, 8), (3, 1, 3)])
+def test_large_models_are_measured_less_often_unless_asked(monkeypatch, given, large, expected):
+    monkeypatch.setattr("hvd_trainer.train.callbacks.noise_scale.LARGE_PARAMS", large)
+    noise = ht.NoiseScale(given)
+    trainer = make_trainer(callbacks=[noise], lr_scaling="none", optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
+    trainer.fit(make_loader(trainer.comm), epochs=1)
+    assert [step for step in range(1, 17) if noise.wants_norms(step)] == list(range(expected, 17, expected))
