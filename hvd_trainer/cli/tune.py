@@ -95,7 +95,9 @@ def _tune(script: str, arguments: tuple[str, ...], *, target: str, budget: str, 
         raise MissingPartError(f"hvd-trainer tune needs optuna ({error})", "optuna >= 5", "pip install optuna") from error
     out.mkdir(parents=True, exist_ok=True)
     identity = {"script": script, "arguments": list(arguments), "target": str(goal)}
-    kept = ledger.Ledger(storage or str(out / "trials.journal"), identity, seed)
+    path = storage or str(out / "trials.journal")
+    click.get_current_context().with_resource(ledger.alone(path))
+    kept = ledger.Ledger(path, identity, seed)
     needs = ("global_batch", "lr", *(["optimizer"] if names else []))
     start_run = runner.TrialRunner(job_starter(lines), goal, needs)
     max_trials = limits.pop("trials")
@@ -106,12 +108,16 @@ def _tune(script: str, arguments: tuple[str, ...], *, target: str, budget: str, 
         stop, processors = threading.Event(), side_by_side.shares(sorted(os.sched_getaffinity(0)), jobs)
         slots = side_by_side.SideBySide([dataclasses.replace(start_run, start=job_starter(lines, share, stop)) for share in processors], stop)
     hunt = search.Search(start_run, kept, chosen, view.change, slots)
-    interrupted = False
+    interrupted, refused = False, None
     try:
         with ended_like_ctrl_c(), view.live(hunt):
             hunt.run()
     except KeyboardInterrupt:
         interrupted = True
+    except HvdTrainerError as error:  # what was finished before must not be lost
+        if not hunt.records:
+            raise
+        refused = error
     records = tuple(hunt.records)
     found = report.Found(script, goal, records, budget_s, limits["micro_batch"], interrupted, hunt.phases)
     for number in found.ranks:
@@ -119,8 +125,10 @@ def _tune(script: str, arguments: tuple[str, ...], *, target: str, budget: str, 
             click.echo(sentence)
     for note in hunt.phases["notes"]:
         click.echo(note)
-    for path in dict.fromkeys([*report.write(found, out), *write_page(out)]):
-        click.echo(path)
+    for written in dict.fromkeys([*report.write(found, out), *write_page(out)]):
+        click.echo(written)
+    if refused is not None:
+        raise refused
     if interrupted:
         click.echo("interrupted: the same command goes on from here", err=True)
         return 130

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Optional
 
-MET, DIVERGED, FAILED = "target met", "diverged", "failed"
+MET, SCRIPT_END, DIVERGED, FAILED = "target met", "script ended", "diverged", "failed"
 DEFAULT, LINEAR, FITS = "script's default", "linear rule", "N x what fits"
 LARGEST = 2**53  # batch: a float holds whole numbers up to here
 

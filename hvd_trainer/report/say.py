@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
@@ -11,7 +13,7 @@ from hvd_trainer.cost.policies import EXTRAPOLATED, MEASURED, RECOMMENDED, WORTH
 from hvd_trainer.durations import show_duration
 from hvd_trainer.optim.noise import gain
 from hvd_trainer.report.curves import Curves, off_by
-from hvd_trainer.report.facts import DEFAULT, DIVERGED, FITS, LINEAR, Facts, Trial, number
+from hvd_trainer.report.facts import DEFAULT, DIVERGED, FITS, LINEAR, SCRIPT_END, Facts, Trial, number
 
 NEAR = 1.3  # batches within this factor are compared by their rates
 
@@ -43,16 +45,28 @@ def headline(facts: Facts) -> str:
     ranks = facts.ranks[0]
     best = facts.best(ranks)
     if best is None:
-        return f"None of {len(facts.on(ranks))} trials on {_ranks(ranks)} came to {facts.target}: a larger budget, or a target that is nearer."
+        return f"None of {len(facts.on(ranks))} trials on {_ranks(ranks)} came to {facts.target}: {_advice([trial.outcome for trial in facts.on(ranks)])}."
     said = (
         f"On {_ranks(ranks)}, batch {best.global_batch:,} with peak rate {best.peak_lr:.3g} and {best.optimizer} comes to {facts.target} in "
-        f"{show_duration(facts.seconds(best))} of training: {best.steps:,} steps, {best.samples:,} samples."
+        f"{show_duration(facts.seconds(best))} of training: {facts.steps(best):,} steps, {_samples(facts, best):,} samples."
     )  # fmt: skip
     fewer = [trial for trial in map(facts.best, facts.ranks[1:]) if trial is not None and facts.seconds(trial) <= facts.seconds(best)]
     if fewer:
         fastest = min(fewer, key=facts.seconds)
         said += f" {_ranks(fastest.ranks).capitalize()} would do: {show_duration(facts.seconds(fastest))} with batch {fastest.global_batch:,}."
     return said
+
+
+def _samples(facts: Facts, trial: Trial) -> int:
+    """To the target, the median over the seeds that came to it: what belongs to `facts.seconds`."""
+    return round(statistics.median([other.samples for other in facts.seeds_of(trial) if other.is_met] or [trial.samples]))
+
+
+def _advice(outcomes: Sequence[str]) -> str:
+    """What to change where no trial came to the target: a larger budget helps only those that a cap ended."""
+    ways = {SCRIPT_END: "all ended with the script: more epochs, or a target that is nearer", DIVERGED: "all diverged: a lower rate in the script"}
+    nearer = "a larger budget, or a target that is nearer"
+    return ways.get(outcomes[0], nearer) if len(set(outcomes)) == 1 else nearer
 
 
 def recommendations(facts: Facts, curves: Curves) -> list[Said]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
@@ -32,6 +35,31 @@ class Record:
     settings: Settings
     result: TrialResult
     at: float
+
+
+@contextlib.contextmanager
+def alone(storage: str) -> Iterator[None]:
+    """No other search on this file meanwhile: it would take the trial under way here for one that was killed.
+
+    The system gives the file free when the process ends, however it ends. Nothing where the storage is a URL.
+
+    Args:
+        storage: as of `Ledger`.
+
+    Raises:
+        ConfigError: another search has it.
+    """
+    if "://" in storage:
+        yield
+        return
+    with open(storage, "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(f"another search is under way in {storage}", "one at a time", "wait for it, or --out with another folder") from error
+        except OSError:  # file systems that have no locks
+            pass
+        yield
 
 
 class Ledger:

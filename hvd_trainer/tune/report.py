@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -13,9 +14,11 @@ from hvd_trainer.tune.finalists import best_of, groups_of, median_s
 from hvd_trainer.tune.ledger import Record
 from hvd_trainer.tune.start_points import DEFAULT, FITS, LINEAR
 from hvd_trainer.tune.target import Target
-from hvd_trainer.tune.trial import MET
+from hvd_trainer.tune.trial import DIVERGED, MET, SCRIPT_END
 
 COLUMNS = ("trial", "ranks", "batch", "peak rate", "optimizer", "warm-up", "outcome", "steps", "samples", "to target", "best x")
+BY_US = "by `hvd-trainer tune`"
+NEARER = "a larger --budget, or a target that is nearer"
 ROLES_IN_YAML = ("global_batch", "lr", "optimizer", "warmup")
 
 
@@ -74,7 +77,7 @@ def sentences(found: Found, ranks: int) -> list[str]:
     mine = [record for group in groups for record in group]
     place = f"On {ranks} rank{'s' * (ranks > 1)}"
     if best is None:
-        return [f"{place} none of {len(mine)} trials came to {found.target}: a larger --budget, or a target that is nearer."]
+        return [f"{place} none of {len(mine)} trials came to {found.target}: {advice([record.result.outcome for record in mine])}."]
     result, start = best.result, best.result.start
     seeds = next(group for group in groups if best in group)
     over = "one seed each" if len(seeds) == 1 else f"by the median over {len(seeds)} seeds, {show_duration(median_s(seeds))}"
@@ -87,7 +90,8 @@ def sentences(found: Found, ranks: int) -> list[str]:
         for record in rows:
             what = f"{label} (batch {record.result.start.get('global_batch', record.settings.global_batch)})"
             if record.result.outcome == MET:
-                said.append(f"{what}: {record.result.to_target_s / result.to_target_s:.2f} times as long.")
+                mine_s = median_s(next(group for group in groups if record in group))
+                said.append(f"{what}: {mine_s / median_s(seeds):.2f} times as long." if math.isfinite(mine_s) else f"{what}: at the target with fewer than half of the seeds.")
             else:
                 said.append(f"{what}: {record.result.outcome} after {record.result.steps} steps ({record.result.reason}).")
         if not rows:
@@ -100,6 +104,17 @@ def sentences(found: Found, ranks: int) -> list[str]:
     if len(batches) > 1 and start["global_batch"] in (batches[0], batches[-1]):
         said.append(f"Batch {start['global_batch']} is at the edge of what was tried: a better one may lie beyond.")
     return said
+
+
+def advice(outcomes: Sequence[str]) -> str:
+    """What to change where no trial came to the target: a larger budget helps only those that a cap ended.
+
+    Example:
+        >>> advice(["script ended", "script ended"]), advice(["diverged"])
+        ('all ended with the script: more epochs, or a target that is nearer', 'all diverged: a lower rate in the script')
+    """
+    ways = {SCRIPT_END: "all ended with the script: more epochs, or a target that is nearer", DIVERGED: "all diverged: a lower rate in the script"}
+    return ways.get(outcomes[0], NEARER) if len(set(outcomes)) == 1 else NEARER
 
 
 def recommended_fields(record: Record) -> dict[str, Any]:
@@ -118,7 +133,7 @@ def yaml_text(found: Found, record: Record) -> str:
 
     comment = "".join(f"# {line}\n" for line in sentences(found, record.settings.ranks))
     values = "".join(yaml.safe_dump({name: value}) for name, value in recommended_fields(record).items())
-    return f"# {found.script} --config recommended.yaml, by `hvd-trainer tune`\n{comment}{values}"
+    return f"# {found.script} --config recommended.yaml, {BY_US}\n{comment}{values}"
 
 
 def markdown(found: Found) -> str:
@@ -156,6 +171,20 @@ def as_json(found: Found) -> dict[str, Any]:
     }
 
 
+def without_nan(value: Any) -> Any:
+    """The same with null for what JSON has no number for: a script's config may say `clip = inf`.
+
+    Example:
+        >>> without_nan({"clip": float("inf"), "losses": [1.0, float("nan")]})
+        {'clip': None, 'losses': [1.0, None]}
+    """
+    if isinstance(value, dict):
+        return {name: without_nan(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def write(found: Found, out: Path) -> list[Path]:
     """Write the files and return their paths: recommended.yaml for the largest number of ranks, recommended_N.yaml for each.
 
@@ -166,7 +195,10 @@ def write(found: Found, out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / "report.md", out / "report.json"]
     paths[0].write_text(markdown(found))
-    paths[1].write_text(json.dumps(as_json(found), indent=1) + "\n")
+    paths[1].write_text(json.dumps(without_nan(as_json(found)), indent=1, allow_nan=False) + "\n")
+    for path in out.glob("recommended*.yaml"):  # of an earlier search in this folder: it must not stand beside this report
+        if BY_US in path.read_text().partition("\n")[0]:
+            path.unlink()
     is_first = True
     for ranks in found.ranks:
         best = best_of(found.records, ranks)

@@ -156,7 +156,9 @@ class Search:
         # Where it cannot be killed it is in the job of the others, and there even if the budget is small.
         wanted += sorted(always, key=lambda row: row[0] != FITS) if fits_safely else always
         self._rows(wanted, known, share, (PREDICTED,) if fits_safely else (PREDICTED, FITS))
-        warms_up, samples = "warmup" in known.config["fields"], self._samples_to_target(base)
+        # Of a stream nobody knows what share of an epoch a warm-up is.
+        warmup = known.config["fields"].get("warmup")
+        warms_up, samples = warmup is not None and (base.num_samples is not None or warmup != "warmup_epochs"), self._samples_to_target(base)
         spaces = [
             Space(ranks, base, name, noise_scale, largest, warms_up, samples, best and best["global_batch"], highest_rate) for name in options.optimizers or (None,)
         ]

@@ -82,6 +82,6 @@ def parse_whole_numbers(option: str, text: str) -> tuple[int, ...]:
         (1, 2)
     """
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdigit() and int(word) >= 1 for word in words):
+    if not all(word.isdecimal() and int(word) >= 1 for word in words):
         raise ConfigError(f"{option} {text!r}", "whole numbers >= 1, separated by commas", f"{option} 1,2")
     return tuple(sorted({int(word) for word in words}))

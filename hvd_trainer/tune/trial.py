@@ -224,6 +224,8 @@ def result_of(events: Sequence[dict[str, Any]], ended: JobEnd, wall_s: float, fi
         return TrialResult(outcome, reason, step_s=end.get("step_s"), value=end.get("value"), noise_scale=end.get("noise_scale"), end=end, **known)
     if ended.code is None:
         return TrialResult(CAP, f"killed after {wall_s:.0f} s", **known)
+    if ended.code == 0 and checks:
+        return TrialResult(SCRIPT_END, f"the script stopped itself after {known['steps']} steps or later (EarlyStop?)", **known)
     if ended.code == 0:
         what = "trained without ht.Trainer(...).fit" if by_kind.get("config") else "never called ht.run(main, config)"
         raise ConfigError(

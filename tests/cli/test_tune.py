@@ -11,6 +11,8 @@ from click.testing import CliRunner
 
 import hvd_trainer.cli.tune as command
 from hvd_trainer.cli.main import main
+from hvd_trainer.tune import ledger
+from hvd_trainer.tune.job import JobEnd
 from tests.harness import ROOT, environment
 from tests.tune.fake_job import FakeJob
 
@@ -92,6 +94,21 @@ def test_another_target_in_the_same_folder_is_refused(tune):
     tune("--trials", "1")
     done = tune("--trials", "1", target="val_loss<=0.3")
     assert done.exit_code == 2 and "--storage" in done.output
+
+
+def test_two_searches_in_one_folder_do_not_run_at_once(tune):
+    with ledger.alone(str(tune.out.parent / "journal")):
+        job = FakeJob()
+        done = tune("--trials", "1", "--storage", str(tune.out.parent / "journal"), job=job)
+    assert done.exit_code == 2 and "another search is under way" in done.output and not job.calls
+    assert tune("--trials", "1", "--storage", str(tune.out.parent / "journal")).exit_code == 0
+
+
+def test_a_script_that_is_refused_later_leaves_a_report_of_what_was_finished(tune):
+    refusal = JobEnd(0, "")  # in peace, and without a run
+    done = tune("--trials", "5", "--no-phases", job=FakeJob(fail=lambda fields: refusal if fields.get("global_batch", 0) > 500 else None))
+    assert done.exit_code == 2 and "trained without ht.Trainer" in done.output
+    assert len(json.loads((tune.out / "report.json").read_text())["trials"]) == 3 and (tune.out / "recommended.yaml").exists()
 
 
 def test_the_live_table_draws():

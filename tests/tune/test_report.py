@@ -10,7 +10,7 @@ from hvd_trainer.tune.ledger import Record
 from hvd_trainer.tune.report import COLUMNS, Found, markdown, sentences, table_row, write
 from hvd_trainer.tune.start_points import DEFAULT, FITS, LINEAR
 from hvd_trainer.tune.target import parse_target
-from hvd_trainer.tune.trial import CAP, DIVERGED, MET, Settings, TrialResult
+from hvd_trainer.tune.trial import CAP, DIVERGED, MET, SCRIPT_END, Settings, TrialResult
 
 
 def record(label, batch, outcome, steps, ranks=2, lr=0.00001):
@@ -67,3 +67,31 @@ def test_sentences_say_how_many_seeds_and_what_fits_where_it_was_not_run():
     assert "(the best of 2 settings, by the median over 3 seeds, 1.2 s)" in text
     assert f"{FITS}: not measured (the budget was spent before; 2 x 900 samples)" in text
     assert sentences(found, 1)[0].startswith("On 1 rank none of 0 trials")
+
+
+def test_a_recommendation_of_an_earlier_search_does_not_stay_beside_another_report(tmp_path):
+    write(FOUND, tmp_path)
+    (tmp_path / "recommended_mine.yaml").write_text("lr: 1\n")
+    assert (tmp_path / "recommended.yaml").exists()
+    paths = write(replace(FOUND, records=FOUND.records[1:3]), tmp_path)
+    assert {path.name for path in tmp_path.glob("*.yaml")} == {"recommended_mine.yaml"} and len(paths) == 2
+
+
+def test_what_to_change_depends_on_how_they_ended():
+    ended = replace(FOUND, records=(record(DEFAULT, 64, SCRIPT_END, 150),))
+    assert "more epochs" in sentences(ended, 2)[0] and "budget" not in sentences(ended, 2)[0]
+    assert "lower rate" in sentences(replace(FOUND, records=FOUND.records[1:2]), 2)[0]
+    assert "larger --budget" in sentences(replace(FOUND, records=FOUND.records[1:3]), 2)[0]
+
+
+def test_json_is_json_whatever_the_script_s_config_has(tmp_path):
+    odd = replace(BEST, result=replace(BEST.result, config={**BEST.result.config, "config": {"lr": 0.1, "batch": 128, "clip": float("inf")}}))
+    write(replace(FOUND, records=(odd,)), tmp_path)
+    content = json.loads((tmp_path / "report.json").read_text(), parse_constant=lambda name: 1 / 0)
+    assert content["trials"][0]["result"]["config"]["config"]["clip"] is None
+
+
+def test_others_are_compared_by_the_median_over_seeds_too():
+    again = [replace(record("another seed", 128, MET, 120), settings=Settings(2, 128, BEST.settings.peak_lr, seed=seed)) for seed in (1, 2)]
+    text = "\n".join(sentences(replace(FOUND, records=(FOUND.records[0], BEST, *again)), 2))
+    assert f"{DEFAULT} (batch 64): 1.25 times as long" in text  # 150 steps against 100, 120 and 120

@@ -1,6 +1,7 @@
 """The search against a job that trains nothing: rows, optimum, caps, failures, interruption, budget, storage."""
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -109,3 +110,17 @@ def test_sqlite_works_too(tmp_path):
     options = Options((2,), 1000.0, max_trials=3)
     records = Search(TrialRunner(job, parse_target("val_loss<=0.4")), ledger, options).run()
     assert [r.settings for r in Ledger(f"sqlite:///{tmp_path}/tune.db", IDENTITY).records()] == [r.settings for r in records]
+
+
+def test_a_stream_whose_warm_up_is_in_epochs_keeps_it(tmp_path):
+    """Nobody knows the length of its epochs; the rest of it can be searched all the same."""
+
+    class Stream(FakeJob):
+        def _run(self, order, ranks):
+            ended = super()._run(order, ranks)
+            path = Path(order["events"])
+            path.write_text(path.read_text().replace('"num_samples": 20000', '"num_samples": null'))
+            return ended
+
+    records = search(tmp_path, Stream(), max_trials=8, phases=False).run()
+    assert len(records) == 8 and records[-1].label == "search" and {record.settings.warmup_samples for record in records} == {None}

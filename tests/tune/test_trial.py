@@ -55,6 +55,14 @@ def test_failures_say_why_and_keep_the_last_lines(code, text, errors, words):
     assert ("out of memory" in result.reason) == ("out of memory" in words)
 
 
+def test_a_script_that_stops_itself_is_no_script_without_a_trainer():
+    """As ht.EarlyStop does it: the run ends before its length, in peace, and without an end that the watch wrote."""
+    result = result_of([CONFIG, START, CHECK], JobEnd(0, ""), 5.0, {})
+    assert (result.outcome, result.steps, result.train_s) == (SCRIPT_END, 7, 0.5) and "stopped itself" in result.reason
+    with pytest.raises(ConfigError, match="never called|trained without"):
+        result_of([CONFIG], JobEnd(0, ""), 5.0, {})
+
+
 def test_a_job_that_was_killed_at_the_limit_is_a_cap():
     result = result_of([CONFIG, START, CHECK], JobEnd(None, ""), 5.0, {})
     assert (result.outcome, result.reason, result.train_s) == (CAP, "killed after 5 s", 0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hvd_trainer.tune.runner import Run
@@ -47,6 +48,8 @@ def read(losses: dict[int, list[float]], global_batch: int) -> dict[str, Any]:
         (False, 0.001, 4)
         >>> read({1: [2.0]}, 64)["note"]
         'not compared: it takes the losses of 1 and of more ranks'
+        >>> read({1: [2.0, float("nan")], 2: [2.0, float("nan")]}, 64)["note"]
+        'not compared: losses of the first steps are not finite'
     """
     known = {ranks: values for ranks, values in losses.items() if values}
     found: dict[str, Any] = {"global_batch": global_batch, "losses": {str(ranks): values for ranks, values in known.items()}, "limit": RTOL}
@@ -54,6 +57,8 @@ def read(losses: dict[int, list[float]], global_batch: int) -> dict[str, Any]:
     if 1 not in known or most == 1:
         return {**found, "agrees": None, "note": "not compared: it takes the losses of 1 and of more ranks"}
     pairs = list(zip(known[1], known[most]))
+    if not all(isinstance(loss, (int, float)) and math.isfinite(loss) for pair in pairs for loss in pair):
+        return {**found, "losses": {}, "agrees": None, "note": "not compared: losses of the first steps are not finite"}
     difference = max(abs(a - b) / max(abs(a), 1e-12) for a, b in pairs)
     agrees = difference <= RTOL
     note = "" if agrees else f"{most} ranks do not compute what 1 rank does: losses differ by {difference:.2g} in the first {len(pairs)} steps"

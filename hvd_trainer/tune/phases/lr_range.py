@@ -23,17 +23,19 @@ def run(ranks: int, base: Base, largest: int) -> Run:
     return Run(Settings(ranks, largest, base.peak_lr), Caps(), watch={"metric": "", "sweep": sweep})
 
 
-def breaks_at(rates: list[float], losses: list[float]) -> float:
-    """The first rate after which the loss never came back to where it began.
+def breaks_at(rates: list[float], losses: list[float]) -> Optional[float]:
+    """The first rate after which the loss never came back to where it began; None where it began with no number.
 
     The test itself stops later: its average must rise first, and the rate goes on meanwhile.
 
     Example:
         >>> breaks_at([0.1, 0.2, 0.4, 0.8, 1.6], [2.3, 2.0, 2.4, 2.1, 9.0]), breaks_at([0.1, 0.2], [2.3, 9.0])
         (1.6, 0.2)
+        >>> breaks_at([0.1, 0.2], [float("nan"), 9.0]) is None
+        True
     """
-    last = max(number for number, loss in enumerate(losses) if loss <= losses[0])
-    return rates[min(last + 1, len(rates) - 1)]
+    last = max((number for number, loss in enumerate(losses) if loss <= losses[0]), default=None)
+    return None if last is None else rates[min(last + 1, len(rates) - 1)]
 
 
 def read(result: Optional[TrialResult], global_batch: int) -> dict[str, Any]:
