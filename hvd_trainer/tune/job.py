@@ -90,7 +90,11 @@ def confined(cores: Collection[int]) -> Iterator[None]:
 
 
 def end_group(process: subprocess.Popen) -> None:
-    """End what is left of the group: horovodrun puts a shell between itself and the ranks, which outlive their launcher."""
+    """End what is left of the group: horovodrun puts a shell between itself and the ranks, which outlive their launcher.
+
+    Another Ctrl-C meanwhile ends it at once, and goes on when nothing is left: it must not leave the job behind.
+    """
+    again: Optional[KeyboardInterrupt] = None
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -99,4 +103,8 @@ def end_group(process: subprocess.Popen) -> None:
             break
         except subprocess.TimeoutExpired:
             continue
+        except KeyboardInterrupt as error:
+            again = error
     process.wait()
+    if again is not None:
+        raise again

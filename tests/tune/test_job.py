@@ -1,6 +1,7 @@
 """A trial's process: its output and code, its time limit, and that nothing of it is left."""
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -46,3 +47,23 @@ def test_a_job_in_a_thread_is_stopped():
     stop.set()
     with pytest.raises(KeyboardInterrupt):
         run_job([sys.executable, "-c", "import time; time.sleep(60)"], {}, 60, stop=stop)
+
+
+def test_an_impatient_ctrl_c_leaves_nothing_behind(tmp_path):
+    """The second comes while the job, which does not listen to SIGTERM, is being ended."""
+    started = tmp_path / "pid"
+    program = f"import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(started)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+
+    def press():
+        while not started.exists() or not started.read_text():
+            time.sleep(0.02)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.3)
+
+    threading.Thread(target=press).start()
+    began_s = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_job([sys.executable, "-c", program], {}, 60)
+    assert not is_running(int(started.read_text())) and time.monotonic() - began_s < 30
+    time.sleep(0.3)  # the thread's second signal is over
