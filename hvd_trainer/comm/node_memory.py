@@ -55,7 +55,7 @@ class NodeMemory:
         self._spins = SPINS if comm.local_size <= len(cores.my_cores()) or _pinned() else 0
         self._next = counters_bytes(comm.local_size, num_counters)
         # When the job ends here, or when nobody holds this any more: it is then unmapped.
-        comm.on_close.append(weakref.finalize(self, _say_left, self._cells, self._mine[num_counters], comm.rank))
+        comm.on_close.append(weakref.finalize(self, _say_left, self._cells, self._mine[num_counters], comm.rank, os.getpid()))
 
     def tensor(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """The next piece, one-dimensional, zero at first."""
@@ -182,9 +182,10 @@ def _cell(local_rank: int, counter: int, num_counters: int) -> int:
     return (local_rank * (num_counters + 1) + counter) * LINE
 
 
-def _say_left(cells: memoryview, at: int, rank: int) -> None:
-    """Whoever still waits for this rank need not."""
-    cells[at] = rank + 1
+def _say_left(cells: memoryview, at: int, rank: int, pid: int) -> None:
+    """Whoever still waits for this rank need not; a process that it has forked leaves nothing."""
+    if os.getpid() == pid:
+        cells[at] = rank + 1
 
 
 def _pinned() -> bool:

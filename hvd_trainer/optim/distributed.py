@@ -133,7 +133,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._updater = Updater(optimizer, comm, self._name, update_by, clip_norm, clip_value)
         self._ways = WayChooser(reduce_through, update_by != "shards", compression)
         self._is_built = False
-        self._last_seed: tuple[Optional[torch.Tensor], float] = (None, 0.0)
         if model is not None:
             broadcast_model(model, comm)
             named_parameters = model.named_parameters()
@@ -365,17 +364,20 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "pass last=False before the last micro-batch, clip after it",
             )
         self._in_window = True
+        is_last = last and self._overlap and not self.comm.talks_in_backward
         if loss is None:
+            if is_last:
+                reducer.arm(self._weight, self._nominal_weight)
             return
         total, seed, local_weight = as_sum(loss, weight, self._loss_reduction)
         self._scaled = self._scaled or scaler is not None
         factor = 1.0 if scaler is None else scaler.factor(self.comm.device)
-        armed = last and self._overlap and not self.comm.talks_in_backward
-        reducer.begin(armed, self._weight + local_weight, self._nominal_weight)
+        reducer.begin(is_last, self._weight + local_weight, self._nominal_weight)
         self.comm.backward_of = self._name
         try:
             with self._norms.watching(self.steps_done + 1, local_weight, self._nominal_weight, factor) if self._norms else NOTHING:
-                run_backward(total, self._seed_like(total, seed * factor / self._nominal_weight))
+                # A new one each time: a gradient may come to lie in its memory (of `scale.squeeze() + ...`), and is added to later.
+                run_backward(total, torch.full_like(total, seed * factor / self._nominal_weight, requires_grad=False))
         finally:
             reducer.end()
             self.comm.backward_of = ""
@@ -474,14 +476,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             # The first step went out unscaled; from now on gradients have ordinary magnitudes on their way.
             self._nominal_weight, self._nominal_is_fixed = _power_of_two(sums.weight), True
         self._updater.settle(sums, wants_whole)
-
-    def _seed_like(self, total: torch.Tensor, value: float) -> torch.Tensor:
-        """What backward starts with; the last one again where it is the same, as in most steps."""
-        seed, seed_value = self._last_seed
-        if seed is None or seed_value != value or (seed.dtype, seed.device, seed.shape) != (total.dtype, total.device, total.shape):
-            seed = torch.full_like(total, value, requires_grad=False)
-            self._last_seed = (seed, value)
-        return seed
 
     def _clear_window(self) -> None:
         self._in_window = False

@@ -130,6 +130,7 @@ class FlatUpdate:
             for key in theirs:
                 if key not in OWN_KEYS:
                     ours[key] = theirs[key]
+        self._look_at_momentum()
         self._call()
         if not self._state_is_placed:
             self._place_state()
@@ -157,7 +158,7 @@ class FlatUpdate:
         """Where the optimizer's state or groups were replaced (load_state_dict), take the new ones. A collective then."""
         groups, state = self._optimizer.param_groups, self._optimizer.state
         same = groups is self._groups and state is self._state and len(state) == self._num_states
-        return "" if same else self._take_state()
+        return "" if same and not self._was_replaced() else self._take_state()
 
     def give_back(self) -> None:
         """Parameters and state become this rank's own again; a second call does nothing. Not a collective."""
@@ -177,6 +178,21 @@ class FlatUpdate:
                     if isinstance(value, torch.Tensor):
                         state[key] = value.clone(memory_format=torch.preserve_format)
         self.forget_guard()
+
+    def _was_replaced(self) -> bool:
+        """Whether somebody has put other state in the place of some parameter's (a restart that forgets momentum)."""
+        state = self._optimizer.state
+        for param, theirs, tensors in self._placed:
+            if state.get(param) is not theirs or any(theirs.get(key) is not tensor for key, tensor in tensors):
+                return True
+        return False
+
+    def _look_at_momentum(self) -> None:
+        """Where it is switched on, the next step makes state that has no place yet."""
+        before, self._momentum = self._momentum, [bool(ours.get("momentum")) for _, ours in self._pairs]
+        if self._state_is_placed and any(now and not was for now, was in zip(self._momentum, before)):
+            self._state_is_placed = False
+            self._call = make_step(self._inner) if self._inner is not None else _nothing
 
     def _follow(self) -> None:
         """Take the means where they lie now."""
@@ -240,6 +256,8 @@ class FlatUpdate:
         if self.is_layerwise and self.shared:
             self._inner.sum_squares = self._sum_squares
         self._state_is_placed = False
+        self._momentum = [bool(ours.get("momentum")) for _, ours in self._pairs]
+        self._placed: list[tuple[torch.nn.Parameter, dict[str, Any], list[tuple[str, torch.Tensor]]]] = []
         if any(kinds):
             return self._place_state(kinds)
         self._call = make_step(self._inner) if self._inner is not None else _nothing
@@ -293,6 +311,8 @@ class FlatUpdate:
                 self._place(number, each, {key: next(remaining) for key in each}, from_user)
         self._state_is_placed = True
         self._num_states = len(self._optimizer.state)
+        placed = [(param, self._optimizer.state.get(param)) for param in self._reducer.params]
+        self._placed = [(param, theirs, list(theirs.items())) for param, theirs in placed if theirs]
         self._call = make_step(self._inner) if self._inner is not None else _nothing
         return ""
 
@@ -406,6 +426,14 @@ def take_over(param: torch.nn.Parameter) -> None:
     other = _holders.get(id(param))
     if other is not None:
         other.give_back()
+
+
+def unshare(params: list[torch.nn.Parameter]) -> None:
+    """Each rank is about to write to these: where another optimizer holds one in memory that ranks share, it gives that back first."""
+    for param in params if _holders else ():
+        other = _holders.get(id(param))
+        if other is not None and other.shared:
+            other.give_back()
 
 
 def _like(flat: torch.Tensor, offset: int, numel: int, param: torch.Tensor) -> torch.Tensor:

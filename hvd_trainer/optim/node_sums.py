@@ -103,6 +103,7 @@ class NodeSums(SharedSums):
         check, self._check = self._check, 0.0
         # That all slices are there, and what came from the other nodes for ranks that have no bridge.
         *sums, self.check = self._exchange.sums([*(sums if self._is_first else [0.0] * len(sums)), check], "the means")
+        self._has_squares, self.squares = self.squares, self.wants_squares
         return Sums(*sums, 0.0 if math.isfinite(self.check) else 1.0)
 
     def exchange(self, numbers: list[float], what: str) -> list[float]:

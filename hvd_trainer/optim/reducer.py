@@ -9,9 +9,10 @@ Rules that keep ranks from waiting for each other for ever:
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Optional, Union
 
 import torch
@@ -74,13 +75,14 @@ class Reducer:
         self._turn = -1
         self._next_set()
         self.foreign = False  # a backward that is not ours left gradients since the last `flush`, `discard` or `expect`
-        self._ours = self._armed = False
+        self._ours = self._armed = self._was_armed = False
         self._seen = bytearray(len(self.specs))  # by our backward, so far
         self._sizes = [len(bucket.slots) for bucket in self.buckets]
         self._missing = list(self._sizes)
         self._num_sent = 0
         self._used_anywhere: Optional[list[bool]] = None  # None: all, as ever
         self._of_another: set[int] = set()
+        self._lonely = _references_of_a_lonely_one()
         self._rows: dict[int, torch.Tensor] = {}  # of sparse gradients: which rows this step's have
         self._handles = [
             param.register_post_accumulate_grad_hook(partial(self._on_grad, index))
@@ -113,7 +115,13 @@ class Reducer:
         self._seen = bytearray(len(self.params))
         self._missing = list(self._sizes)
         self._ours, self._armed = True, armed
-        if armed and not self._num_sent:
+        if armed:
+            self.arm(weight, nominal)
+
+    def arm(self, weight: float, nominal: float) -> None:
+        """This step's gradients are all there or about to come; see `begin`."""
+        self._was_armed = True
+        if not self._num_sent:
             self.way.announce(weight, 0.0, nominal)
 
     def end(self) -> None:
@@ -141,7 +149,7 @@ class Reducer:
                 self._send_next()
         is_irregular = bool(self._rows) or not all(used)
         sums = self.way.finish(replace(numbers, irregular=1.0) if is_irregular else numbers)
-        self._num_sent, self.foreign = 0, False
+        self._num_sent, self.foreign, self._was_armed = 0, False, False
         self._used_anywhere = None
         if sums.irregular:
             self._find_used(used or [True] * len(self.params))
@@ -250,8 +258,11 @@ class Reducer:
 
     def discard(self) -> None:
         """Wait for what is under way and forget it (the caller throws this step's gradients away)."""
+        # Others may have sent more or fewer in the same backward, and throw it away, too.
+        while self._was_armed and self._num_sent < len(self.buckets):
+            self._send_next()
         self.way.discard()
-        self._num_sent, self.foreign, self._rows = 0, False, {}
+        self._num_sent, self.foreign, self._rows, self._was_armed = 0, False, {}, False
         self.note_versions()
 
     def _on_grad(self, index: int, param: torch.nn.Parameter) -> None:
@@ -334,6 +345,8 @@ class Reducer:
 
     def _take(self, number: int, param: torch.nn.Parameter, view: torch.Tensor) -> bool:
         """Let a bucket of one large parameter lie where backward has made its gradient: nothing is copied."""
+        if _references(param) > self._lonely:  # a hook of the user's keeps this rank's gradient
+            return False
         grad = param.grad
         if grad is view or not (grad.dtype is view.dtype and grad.stride() == view.stride() and is_alone(grad)):
             return False
@@ -401,6 +414,21 @@ def _view(flat: torch.Tensor, offset: int, numel: int, param: torch.Tensor) -> t
     if is_dense(param):
         return part.as_strided(param.shape, param.stride(), part.storage_offset())
     return part.view(param.shape)
+
+
+def _references(param: torch.nn.Parameter) -> int:
+    return sys.getrefcount(param.grad)
+
+
+@cache
+def _references_of_a_lonely_one() -> int:
+    """What `_references` says where nobody but the parameter holds its gradient: other numbers with other versions of torch."""
+    found: list[int] = []
+    with torch.inference_mode(False), torch.enable_grad():
+        weight = torch.nn.Parameter(torch.ones(1, device="cpu"))
+        weight.register_post_accumulate_grad_hook(lambda param: found.append(_references(param)))
+        (2 * weight).sum().backward()
+    return found[0]
 
 
 def is_alone(grad: torch.Tensor) -> bool:

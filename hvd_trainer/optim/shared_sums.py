@@ -131,7 +131,9 @@ class SharedSums:
         self._nominal = 1.0
         self._factor: Optional[float] = None  # known from the first bucket on that is complete on all ranks
         self._check = 0.0
-        self.squares = False  # whether the check adds up squares, for a norm, instead of values
+        # Whether the check adds up squares, for a norm, instead of values; changed by `finish` only, in the same step on all ranks.
+        self.squares = self.wants_squares = False
+        self._has_squares = False  # of the last step
         self._updates = 0
 
     def announce(self, weight: float, plain: float, nominal: float) -> None:
@@ -155,6 +157,7 @@ class SharedSums:
         self._num_sent = self._num_summed = 0
         mine = [numbers.total, numbers.ours, numbers.irregular, numbers.aside, numbers.changed, check]
         *sums, self.check = self.exchange(mine, "the numbers")
+        self._has_squares, self.squares = self.squares, self.wants_squares
         return Sums(*sums, weight, plain, 0.0 if math.isfinite(self.check) else 1.0)
 
     def takes(self, number: int) -> bool:
@@ -167,6 +170,13 @@ class SharedSums:
     def over_shares(self, numbers: list[float], what: str) -> list[float]:
         """The sums over the ranks that hold the shares of the parameters, of numbers about these; the same on every node."""
         return self._exchange.sums(numbers, what)
+
+    def sum_of_squares(self) -> float:
+        """Of the last step's means, the same on all ranks; a collective where the check was not of squares."""
+        if self._has_squares:
+            return self.check
+        mine = sum(_dot(chunk) for number in range(len(self.results)) for chunk in self.my_chunks(number))
+        return self.over_shares([mine], "the norm")[0]
 
     def updated(self) -> None:
         """Return when all ranks have come here: what they wrote before, everybody sees."""
@@ -212,9 +222,9 @@ class SharedSums:
 
     def _checked(self, result: torch.Tensor) -> float:
         """A number that is finite where all elements are, and, with `squares`, their sum of squares."""
-        if result.element_size() < 4:
-            result = result.float()
-        return torch.dot(result, result).item() if self.squares else result.sum().item()
+        if self.squares:
+            return _dot(result)
+        return (result.float() if result.element_size() < 4 else result).sum().item()
 
     def _cut(self, number: int, every: list[list[torch.Tensor]]) -> list[tuple[torch.Tensor, list[torch.Tensor]]]:
         first, last = self._slices[number]
@@ -223,3 +233,8 @@ class SharedSums:
             (self.results[number][at : min(at + step, last)], [flats[number][at : min(at + step, last)] for flats in every])
             for at in range(first, last, step)
         ]
+
+
+def _dot(flat: torch.Tensor) -> float:
+    wide = flat.float() if flat.element_size() < 4 else flat
+    return torch.dot(wide, wide).item()

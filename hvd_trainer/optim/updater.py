@@ -16,7 +16,7 @@ from hvd_trainer.log import say
 from hvd_trainer.optim import step_errors
 from hvd_trainer.optim.choose_way import WayChooser, check_choice
 from hvd_trainer.optim.clip import check_limit, clip_norm_, clip_value_
-from hvd_trainer.optim.flat_update import FlatUpdate, refusal
+from hvd_trainer.optim.flat_update import FlatUpdate, refusal, unshare
 from hvd_trainer.optim.pieces import LAYERWISE
 from hvd_trainer.optim.reducer import Reducer
 from hvd_trainer.optim.shared_sums import SharedSums
@@ -55,6 +55,7 @@ class Updater:
         self.text = ""
         self.last_grad_norm: Optional[float] = None
         self._reducer: Optional[Reducer] = None
+        self._when_dropped: Optional[weakref.finalize] = None
 
     @property
     def clip_norm(self) -> Optional[float]:
@@ -65,7 +66,8 @@ class Updater:
     def clip_norm(self, limit: Optional[float]) -> None:
         check_limit("clip_norm", limit)
         self._clip_norm = limit
-        self._ask_for_squares()
+        if self._is_shared():  # other ranks may be in the middle of this step: from the next one on, on all
+            self._reducer.way.wants_squares = self._wants_squares()
 
     def start(self, reducer: Reducer, ways: WayChooser) -> None:
         """Update what this reducer averages: in flat buffers, or in shards of them, where that is wanted and exact. A collective.
@@ -74,18 +76,21 @@ class Updater:
             ConfigError: shards are wanted, and cannot be had.
         """
         self._reducer, self.flat = reducer, None
-        reason = self._against_flat()
+        name = self._comm.unique_name(f"{self._name}.flat")
+        reason = self._agree(self._against_flat(), name)
         if not reason:
-            flat = FlatUpdate(self._optimizer, reducer, self._comm, self._comm.unique_name(f"{self._name}.flat"))
+            flat = FlatUpdate(self._optimizer, reducer, self._comm, name)
             reason = flat.problem
             if reason:
                 flat.give_back()
             else:
                 self.flat = flat
                 if flat.shared:
-                    weakref.finalize(self, flat.give_back).atexit = False
-        self._ask_for_squares()
-        is_shared = isinstance(reducer.way, SharedSums)
+                    self._when_dropped = weakref.finalize(self, flat.give_back)
+                    self._when_dropped.atexit = False
+        is_shared = self._is_shared()
+        if is_shared:
+            reducer.way.squares = reducer.way.wants_squares = self._wants_squares()
         if self._wanted == "shards" and (reason or not is_shared):
             raise ConfigError(
                 f'update_by="shards", but {reason or "gradients go through " + ways.why}',
@@ -100,7 +105,7 @@ class Updater:
         self.give_back()
         self._wanted = "tensors"
         if was_shared:
-            self._ask_for_squares()
+            self._reducer.way.wants_squares = False
             say(f"hvd_trainer: from {self._comm.where} on each rank updates all parameters ({reason})", rank=self._comm.rank)
         self._describe(reason)
 
@@ -109,6 +114,9 @@ class Updater:
         if self.flat is not None:
             self.flat.give_back()
             self.flat = None
+        if self._when_dropped is not None:  # it would keep this update, and all its memory
+            self._when_dropped.detach()
+            self._when_dropped = None
 
     def forget_guard(self) -> None:
         """All ranks are about to write the same into the parameters (a checkpoint is loaded)."""
@@ -164,12 +172,15 @@ class Updater:
             self._reducer.deliver()
         self._clip()
         self._reducer.make_sparse()
+        unshare(self._reducer.params)
         self._optimizer.step()
 
     def _by_shards(self, flat: FlatUpdate, in_window: bool) -> None:
         factor = 1.0
         if self._clip_norm is not None:
-            self.last_grad_norm = math.sqrt(self._reducer.way.check)
+            self.last_grad_norm = math.sqrt(self._reducer.way.sum_of_squares())
+            if not math.isfinite(self.last_grad_norm):
+                step_errors.raise_norm(self.last_grad_norm, self._comm)
             factor = min(1.0, self._clip_norm / (self.last_grad_norm + CLIP_EPS))
         flat.step(factor, self.clip_value)
         if in_window:
@@ -185,10 +196,18 @@ class Updater:
         if self.clip_value is not None:
             clip_value_(self._reducer.params, self.clip_value)
 
-    def _ask_for_squares(self) -> None:
-        """Let the pass that checks for NaN sum squares instead where nobody else could: no rank sees all of a divided gradient."""
-        if self._reducer is not None and isinstance(self._reducer.way, SharedSums):
-            self._reducer.way.squares = self._clip_norm is not None and self.flat is not None
+    def _is_shared(self) -> bool:
+        return self._reducer is not None and isinstance(self._reducer.way, SharedSums)
+
+    def _wants_squares(self) -> bool:
+        """Whether the pass that checks for NaN sums squares instead, where nobody else could: no rank sees all of a divided gradient."""
+        return self._clip_norm is not None and self.flat is not None
+
+    def _agree(self, reason: str, name: str) -> str:
+        """The first rank's that has one: a hook on one rank alone must not let it step in another way than the others."""
+        if self._comm.size == 1:
+            return reason
+        return next((each for each in self._comm.gather_objects(reason, f"{name}.reason") if each), "")
 
     def _against_flat(self) -> str:
         if self._wanted == "tensors":

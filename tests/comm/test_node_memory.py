@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hvd_trainer.comm import node_memory
-from hvd_trainer.comm.node_memory import obstacle, open_node_memory
+from hvd_trainer.comm.node_memory import _cell, obstacle, open_node_memory
 from hvd_trainer.errors import CollectiveError, CollectiveTimeout
 from tests.fake_comm import run_threads
 
@@ -150,3 +150,21 @@ def test_who_waits_for_a_rank_that_gave_its_memory_up_is_told():
         return "told"
 
     assert run_threads(2, rank_main) == ["told", "gave it up"]
+
+
+def test_a_process_that_a_rank_has_forked_does_not_leave_for_it():
+    def rank_main(comm):
+        memory, _ = open_node_memory(comm, [8], 1, "memory")
+        leave = comm.on_close[-1]
+        if comm.rank:
+            child = os.fork()
+            if not child:
+                leave()
+                os._exit(0)
+            os.waitpid(child, 0)
+        comm.barrier()
+        left = [memory._cells[_cell(rank, 1, 1)] for rank in range(2)]
+        comm.barrier()
+        return left
+
+    assert run_threads(2, rank_main) == [[0, 0]] * 2

@@ -1161,3 +1161,36 @@ def test_the_clipping_limit_may_be_set_between_steps(update_by):
     for moved, norm in run_threads(2, rank_main):
         assert moved == pytest.approx([6.0, 0.5, 6.0], rel=1e-5)
         assert norm == pytest.approx(6.0)
+
+
+def test_a_gradient_in_the_memory_that_backward_starts_with():
+    """Of a parameter in no optimizer here, which is added to in place: the next step starts with ones, and not with that sum."""
+    w, scale = parameter(0.0), torch.nn.Parameter(torch.zeros(1))
+    opt = wrap(sgd(w), SingleCommunicator())
+    found = []
+    for _ in range(4):
+        for last in (False, True):
+            opt.backward(Weighted(scale.squeeze() + w.sum(), 1), last=last)
+        opt.step()
+        found.append(w.grad.item())
+        opt.zero_grad()
+        scale.grad = None
+    assert found == [1.0] * 4
+
+
+@pytest.mark.parametrize("options", [{"reduce_through": "messages"}, {"reduce_through": "shared", "update_by": "shards"}], ids=["messages", "shared"])
+@pytest.mark.parametrize("second", ["no data", "one layer", "another layer"])
+def test_a_step_thrown_away_of_which_ranks_had_sent_unequal_parts(options, second):
+    def rank_main(comm):
+        first, last = (torch.nn.Parameter(torch.zeros(40)) for _ in range(2))
+        opt = wrap(torch.optim.SGD([first, last], lr=1.0), comm, bucket_bytes=1, lr_scaling="none", **options)
+        used = {"no data": None, "one layer": last, "another layer": first}[second] if comm.rank else first + last
+        opt.backward(used if used is None else Weighted((used * 100).sum(), 1))
+        opt.zero_grad()
+        for _ in range(2):
+            opt.backward(Weighted((first + last).sum(), 1))
+            opt.step()
+            opt.zero_grad()
+        return first[0].item(), last[0].item()
+
+    assert run_threads(2, rank_main) == [(-2.0, -2.0)] * 2

@@ -1,5 +1,7 @@
 """The sums over ranks, below the optimizer."""
 
+import copy
+
 import pytest
 import torch
 
@@ -111,11 +113,12 @@ def test_ranks_with_other_parameters(sizes, words):
 @pytest.mark.parametrize("num_ranks", [2, 3])
 def test_large_gradients_travel_where_backward_made_them(monkeypatch, num_ranks, update_by):
     """The same parameters as with copies; ranks that skip the layer, micro-batches, and both kinds of zero_grad between."""
+    torch.manual_seed(0)  # not by each rank: threads draw from one generator
+    start = torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.Tanh(), torch.nn.Linear(48, 2)).double()
 
     def train(comm, taken_bytes):
         monkeypatch.setattr(ways, "TAKEN_BYTES", taken_bytes)
-        torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.Tanh(), torch.nn.Linear(48, 2)).double()
+        model = copy.deepcopy(start)
         opt = DistributedOptimizer(
             torch.optim.AdamW(model.parameters(), lr=0.01), comm, bucket_bytes=1, update_by=update_by, reduce_through="messages"
         )
@@ -156,6 +159,21 @@ def test_a_gradient_that_somebody_keeps_is_not_changed(monkeypatch):
     found = run_threads(2, rank_main)
     assert [mean for _, mean in found] == [[3.0] * 8] * 2
     assert [mine for mine, _ in found] == [[2.0] * 8, [4.0] * 8]
+
+
+def test_a_gradient_that_a_hook_after_backward_keeps_is_not_changed(monkeypatch):
+    """It is the very tensor that would be taken: whether it stays this rank's must not depend on how large the layer is."""
+    monkeypatch.setattr(ways, "TAKEN_BYTES", 1)
+
+    def rank_main(comm):
+        w, kept = torch.nn.Parameter(torch.ones(8)), []
+        w.register_post_accumulate_grad_hook(lambda param: kept.append(param.grad))
+        opt = DistributedOptimizer(torch.optim.SGD([w], lr=0.1), comm, reduce_through="messages")
+        opt.backward(Weighted((w * (comm.rank + 1)).sum(), 1))
+        opt.synchronize()
+        return kept[0][0].item(), w.grad[0].item()
+
+    assert run_threads(2, rank_main) == [(1.0, 1.5), (2.0, 1.5)]
 
 
 def test_a_rank_that_skips_a_layer_after_zeros_were_kept():
