@@ -43,7 +43,7 @@ def test_dry_run_prints_the_lines_and_runs_nothing(tune):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [(["--budget", "soon"], "15m"), (["--ranks", "two"], "--ranks 1,2"), (["--target", "loss=1"], "val_loss<=0.42")],
+    [(["--budget", "soon"], "15m"), (["--ranks", "two"], "--ranks 1,2"), (["--target", "loss=1"], "val_loss<=0.42"), (["--ranks", "²"], "--ranks 1,2"), (["--noise-scale", "nan"], "leave it out")],
 )
 def test_wrong_options_are_refused_with_the_right_form(tune, options, words):
     done = tune(*options)
@@ -84,6 +84,11 @@ def test_ctrl_c_leaves_a_state_that_goes_on(tune):
     assert len(job.calls) == 3 and len(content["trials"]) == 6 and not content["interrupted"]
 
 
+def test_ranks_that_the_budget_did_not_come_to_are_said(tune):
+    done = tune("--trials", "1", "--ranks", "1,2", "--no-phases")
+    assert done.exit_code == 1 and "On 1 rank no trial was run" in done.output and "On 2 ranks: batch" in done.output
+
+
 def test_optimizers_need_a_field_for_them(tune):
     job = FakeJob()
     tune("--trials", "1", "--optimizers", "sgd,adamw", job=job)
@@ -122,15 +127,15 @@ def test_the_live_table_draws():
 
 @pytest.mark.slow
 def test_digits_for_real(tmp_path):
-    """One rank, so that a busy machine does not make every sum wait; two trials and the yaml in use."""
-    options = ["--target", "test_accuracy>=0.9", "--ranks", "1", "--trials", "2", "--budget", "200s", "--out", str(tmp_path / "out"), "--threads", "1"]
+    """One rank, so that a busy machine does not make every sum wait; three trials and no file of the script's own."""
+    options = ["--target", "test_accuracy>=0.9", "--ranks", "1", "--trials", "3", "--budget", "200s", "--out", str(tmp_path / "out"), "--threads", "1"]
     argv = [sys.executable, "-m", "hvd_trainer", "tune", str(ROOT / "examples/digits.py"), *options, "--", "--set", "epochs=3"]
     done = subprocess.run(argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     trials = json.loads((tmp_path / "out/report.json").read_text())["trials"]
-    assert [trial["label"] for trial in trials] == ["script's default", "linear rule"]
-    assert [trial["result"]["start"]["global_batch"] for trial in trials] == [64, 256]
-    assert trials[1]["result"]["start"]["peak_lr"] == pytest.approx(0.8)
+    assert [trial["label"] for trial in trials] == ["script's default", "N x what fits", "linear rule"]
+    assert [trial["result"]["start"]["global_batch"] for trial in trials] == [64, 1437, 256]
+    assert trials[2]["result"]["start"]["peak_lr"] == pytest.approx(0.8)
     assert not (tmp_path / "runs").exists()
 
 
