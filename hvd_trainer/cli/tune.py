@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import signal
 import sys
@@ -79,6 +80,8 @@ def _tune(script: str, arguments: tuple[str, ...], *, target: str, budget: str, 
     from hvd_trainer.tune import target as words
 
     goal, budget_s = words.parse_target(target), words.parse_duration(budget)
+    if (given := limits["noise_scale"]) is not None and not math.isfinite(given):
+        raise ConfigError(f"--noise-scale {given}", "a number of samples", "--noise-scale 200, or leave it out: then it is measured")
     numbers = words.parse_whole_numbers("--ranks", ranks)
     names, through = (tuple(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip())) for text in (optimizers, backends))
     check_script((script,))
@@ -123,6 +126,8 @@ def _tune(script: str, arguments: tuple[str, ...], *, target: str, budget: str, 
     for number in found.ranks:
         for sentence in report.sentences(found, number):
             click.echo(sentence)
+    for number in sorted({*numbers} - {*found.ranks}):
+        click.echo(f"On {number} rank{'s' * (number > 1)} no trial was run: --budget or --trials ended the search before.")
     for note in hunt.phases["notes"]:
         click.echo(note)
     for written in dict.fromkeys([*report.write(found, out), *write_page(out)]):

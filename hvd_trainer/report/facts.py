@@ -55,7 +55,7 @@ class Trial:
         step_s: median seconds of a step.
         seconds: of training to the target: steps times `step_s`, or what the fit over all trials says of a step where that
             is less; infinite where it was not met.
-        train_s, wall_s: seconds of training, and of the whole job.
+        train_s, wall_s: seconds of training, and of the whole job (its share of them where jobs ran side by side).
         noise_scale: in samples, where it was measured.
         key: the same for trials that differ in the seed alone.
     """
@@ -99,7 +99,7 @@ class Trial:
             str(start.get("optimizer") or settings.get("optimizer") or ""),
             number(start.get("warmup_steps")), str(result.get("outcome", "")), str(result.get("reason") or ""), steps,
             int(number(result.get("samples")) or 0), step_s, seconds,
-            number(result.get("train_s")) or 0.0, number(result.get("wall_s")) or 0.0, number(result.get("noise_scale")), key,
+            number(result.get("train_s")) or 0.0, (number(result.get("wall_s")) or 0.0) / (whole(result.get("shared_by")) or 1), number(result.get("noise_scale")), key,
         )  # fmt: skip
 
 

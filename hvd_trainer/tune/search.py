@@ -18,7 +18,7 @@ from hvd_trainer.tune.runner import Run, TrialRunner
 from hvd_trainer.tune.side_by_side import SideBySide
 from hvd_trainer.tune.space import Space
 from hvd_trainer.tune.start_points import DEFAULT, FITS, PREDICTED, Base, rows
-from hvd_trainer.tune.step_times import with_fits
+from hvd_trainer.tune.step_times import slowness, with_fits
 from hvd_trainer.tune.trial import MET, START_S, Caps, Settings, TrialResult
 
 PRUNE_AT = 1.5  # a sampled trial ends at this many times the best seconds so far
@@ -257,6 +257,8 @@ class Search:
         best = best_of(self.records, ranks)
         left_s = max(self.left_s, 1.0)
         train_s = left_s / 3 if best is None else min(times_best * best.result.to_target_s, left_s)
+        if best is not None and len(self._slots) > 1:  # its seconds are those of a step alone, the cap is of one beside others
+            train_s = min(train_s * slowness(self.records, len(self._slots)), left_s)
         return Caps(train_s=train_s, wall_s=min(3 * train_s, left_s) + START_S)
 
     def _repeat_best(self, ranks: int, known: TrialResult) -> None:

@@ -1,10 +1,12 @@
 """What a step takes by the fit over all trials: one that ran while the machine was busy with something else must not decide.
 
 Disturbances only ever make a step slower. So a trial counts with its own median where that is below the fit, and with the fit else.
+What ran beside other jobs and has no fit of its own counts as if those had slowed it as much as they slowed the others.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Optional
@@ -37,7 +39,24 @@ def with_fits(records: Sequence[Record], points: Sequence[dict[str, Any]] = ()) 
         fitted = fits[ranks, record.settings.optimizer]
         seconds = step_time.seconds(fitted, ranks, batch) if batch and record.result.step_s else None
         found.append(replace(record, result=replace(record.result, fitted_step_s=seconds)))
-    return found
+    slower = slowness(found, 1)
+    return [
+        replace(record, result=replace(record.result, fitted_step_s=record.result.step_s / slower))
+        if record.result.shared_by > 1 and record.result.step_s and record.result.fitted_step_s is None
+        else record
+        for record in found
+    ]
+
+
+def slowness(records: Sequence[Record], jobs: int) -> float:
+    """How many times longer a step takes beside other jobs than alone, by the fits; 1 where it is not known and there is one job.
+
+    Args:
+        records: of `with_fits`.
+        jobs: at once; the most that they can slow each other down, where nothing was measured.
+    """
+    shared = [r.result for r in records if r.result.shared_by > 1 and r.result.step_s and r.result.fitted_step_s]
+    return max(1.0, statistics.median(result.step_s / result.fitted_step_s for result in shared)) if shared else float(jobs)
 
 
 def _fit(key: tuple[int, Optional[str]], records: Sequence[Record], points: Sequence[dict[str, Any]]) -> dict[str, Any]:

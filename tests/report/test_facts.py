@@ -63,3 +63,9 @@ def test_values_that_no_search_writes_are_left_out():
         odd["settings"]["ranks"] = value if name == "ranks" else 2
         facts = Facts.of({"trials": [odd, trial("search", 2, 128, 0.3, 1)]})
         assert facts.best(2).global_batch == 128 and curves(facts).optimizer == "sgd"
+
+
+def test_jobs_side_by_side_took_the_time_once():
+    shared = trial("search", 2, 64, 0.2, 0)
+    shared["result"].update(wall_s=8.0, shared_by=2)
+    assert [t.wall_s for t in Facts.of({"trials": [shared, shared]}).trials] == [4.0, 4.0]

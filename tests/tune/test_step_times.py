@@ -6,7 +6,7 @@ import pytest
 
 from hvd_trainer.tune.finalists import best_of
 from hvd_trainer.tune.ledger import Record
-from hvd_trainer.tune.step_times import with_fits
+from hvd_trainer.tune.step_times import slowness, with_fits
 from hvd_trainer.tune.trial import CAP, DIVERGED, MET, Settings, TrialResult
 
 
@@ -52,3 +52,12 @@ def test_jobs_that_shared_the_machine_do_not_make_the_fit():
     shared = [record(batch, 300, slower=2.0, shared_by=2) for batch in (16, 48, 96, 768)]
     found = with_fits([*TRIALS, *shared])
     assert found[-1].result.to_target_s == pytest.approx(300 * (1e-3 + 1e-5 * 384), rel=0.15)
+
+
+def test_jobs_beside_each_other_count_as_if_they_were_alone():
+    """Else an optimizer that was only tried beside others would lose against the script's, which was measured alone."""
+    shared = [record(batch, 300, slower=1.6, shared_by=2) for batch in (16, 48, 96, 768)]
+    other = record(256, 300, slower=1.6, optimizer="lamb", shared_by=2)
+    found = with_fits([*TRIALS, *shared, other])
+    assert found[-1].result.to_target_s == pytest.approx(300 * (1e-3 + 1e-5 * 128), rel=0.15)
+    assert slowness(found, 2) == pytest.approx(1.6, rel=0.1) and slowness(found[:5], 3) == 3.0 and slowness(found[:5], 1) == 1.0
