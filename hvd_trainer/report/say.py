@@ -42,19 +42,25 @@ def headline(facts: Facts) -> str:
     """
     if not facts.trials:
         return "No trial was run."
-    ranks = facts.ranks[0]
-    best = facts.best(ranks)
+    ranks, best = facts.ranks[0], _recommended(facts)
+    none = f"None of {len(facts.on(ranks))} trials on {_ranks(ranks)} came to {facts.target}: {_advice([trial.outcome for trial in facts.on(ranks)])}."
     if best is None:
-        return f"None of {len(facts.on(ranks))} trials on {_ranks(ranks)} came to {facts.target}: {_advice([trial.outcome for trial in facts.on(ranks)])}."
+        return none
     said = (
         f"On {_ranks(ranks)}, batch {best.global_batch:,} with peak rate {best.peak_lr:.3g} and {best.optimizer} comes to {facts.target} in "
         f"{show_duration(facts.seconds(best))} of training: {facts.steps(best):,} steps, {_samples(facts, best):,} samples."
     )  # fmt: skip
-    fewer = [trial for trial in map(facts.best, facts.ranks[1:]) if trial is not None and facts.seconds(trial) <= facts.seconds(best)]
-    if fewer:
-        fastest = min(fewer, key=facts.seconds)
+    fewer = [facts.best(number) for number in facts.ranks if number < best.ranks]
+    as_good = [trial for trial in fewer if trial is not None and facts.seconds(trial) <= facts.seconds(best)]
+    if as_good:
+        fastest = min(as_good, key=facts.seconds)
         said += f" {_ranks(fastest.ranks).capitalize()} would do: {show_duration(facts.seconds(fastest))} with batch {fastest.global_batch:,}."
-    return said
+    return said if best.ranks == ranks else f"{said} {none}"
+
+
+def _recommended(facts: Facts) -> Optional[Trial]:
+    """The best on the largest number of ranks on which a trial came to the target: what recommended.yaml has."""
+    return next((trial for trial in map(facts.best, facts.ranks) if trial is not None), None)
 
 
 def _samples(facts: Facts, trial: Trial) -> int:
@@ -75,7 +81,7 @@ def recommendations(facts: Facts, curves: Curves) -> list[Said]:
     Returns:
         Nothing where no trial came to the target.
     """
-    best = facts.best(facts.ranks[0]) if facts.ranks else None
+    best = _recommended(facts)
     if best is None:
         return []
     return [

@@ -94,3 +94,13 @@ def test_a_default_that_is_there_with_one_seed_of_three():
     content["trials"] = [t for t in content["trials"] if t["settings"]["global_batch"] is None and t["settings"]["ranks"] == 2]
     facts = Facts.of(content)
     assert facts.best(2) is None and headline(facts).startswith("None of 3 trials")
+
+
+def test_where_only_fewer_ranks_came_to_the_target_they_are_recommended():
+    content = report()
+    for trial in content["trials"]:
+        if trial["settings"]["ranks"] == 2:
+            trial["result"]["outcome"] = "cap reached"
+    recommended, sentence = said(content), headline(Facts.of(content))
+    assert sentence.startswith("On 1 rank, batch ") and "None of" in sentence and "on 2 ranks" in sentence
+    assert len(recommended) == 6
