@@ -47,7 +47,7 @@ def headline(facts: Facts) -> str:
     if best is None:
         return none
     said = (
-        f"On {_ranks(ranks)}, batch {best.global_batch:,} with peak rate {best.peak_lr:.3g} and {best.optimizer} comes to {facts.target} in "
+        f"On {_ranks(best.ranks)}, batch {best.global_batch:,} with peak rate {best.peak_lr:.3g} and {best.optimizer} comes to {facts.target} in "
         f"{show_duration(facts.seconds(best))} of training: {facts.steps(best):,} steps, {_samples(facts, best):,} samples."
     )  # fmt: skip
     fewer = [facts.best(number) for number in facts.ranks if number < best.ranks]

@@ -98,9 +98,9 @@ def test_a_default_that_is_there_with_one_seed_of_three():
 
 def test_where_only_fewer_ranks_came_to_the_target_they_are_recommended():
     content = report()
-    for trial in content["trials"]:
-        if trial["settings"]["ranks"] == 2:
-            trial["result"]["outcome"] = "cap reached"
+    for each in content["trials"]:
+        if each["settings"]["ranks"] == 2:
+            each["result"]["outcome"] = "cap reached"
     recommended, sentence = said(content), headline(Facts.of(content))
     assert sentence.startswith("On 1 rank, batch ") and "None of" in sentence and "on 2 ranks" in sentence
     assert len(recommended) == 6
