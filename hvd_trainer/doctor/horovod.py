@@ -48,7 +48,7 @@ def check() -> Finding:
         return Finding("horovod", "warn", "\n".join(lines), f"{_BUILD} --rebuild", answer)
     repairs = answer["record"].get("repairs", [])
     lines.append(f"repairs: {', '.join(repair['name'] for repair in repairs) or 'none (--no-repairs)'}")
-    if built_for != answer["torch"]:
+    if not _same_torch(built_for, answer["torch"]):
         lines.append(f"built for torch {built_for}, here is {answer['torch']}")
         return Finding("horovod", "warn", "\n".join(lines), _BUILD, answer)
     if not shutil.which("horovodrun"):
@@ -56,3 +56,14 @@ def check() -> Finding:
             "horovod", "warn", "\n".join([*lines, "horovodrun is not on PATH"]), "activate the environment", answer
         )
     return Finding("horovod", "ok", "\n".join(lines), "", answer)
+
+
+def _same_torch(built_for: str, here: str) -> bool:
+    """Whether two versions can be of one torch; a package's own metadata may leave out what follows the plus.
+
+    Example:
+        >>> _same_torch("2.13.0", "2.13.0+cu130"), _same_torch("2.13.0+cpu", "2.13.0+cu130"), _same_torch("2.13.0", "2.14.0")
+        (True, False, False)
+    """
+    (base, _, kind), (other_base, _, other_kind) = built_for.partition("+"), here.partition("+")
+    return base == other_base and (kind == other_kind or not kind or not other_kind)

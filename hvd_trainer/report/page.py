@@ -58,7 +58,7 @@ def html(content: Mapping[str, Any]) -> str:
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
-        facts=facts, headline=headline(facts), recommendations=recommendations(facts, known), yaml=recommended_yaml(facts),
+        facts=facts, headline=headline(facts), recommendations=recommendations(facts, known), yaml=recommended_yaml(facts), start=start_line(facts),
         lost=tables.lost(facts, known), sections=sections(facts, known), spent=show_duration(sum(trial.wall_s for trial in facts.trials)),
         budget="" if facts.budget_s is None else show_duration(facts.budget_s), notes=facts.notes,
     )  # fmt: skip
@@ -76,6 +76,17 @@ def recommended_yaml(facts: Facts) -> str:
     import yaml
 
     return "".join(yaml.safe_dump({name: value}) for name, value in facts.recommended[max(facts.recommended)].items())
+
+
+def start_line(facts: Facts) -> str:
+    """How to start the script on the ranks that are recommended.
+
+    Example:
+        >>> start_line(Facts("a.py", "", None, False, (), {1: {"lr": 0.2}, 2: {"lr": 0.1}})), start_line(Facts("a.py", "", None, False, (), {}))
+        ('mpirun -np 2 python a.py', 'python a.py')
+    """
+    ranks = max(facts.recommended, default=1)
+    return f"mpirun -np {ranks} python {facts.script}" if ranks > 1 else f"python {facts.script}"
 
 
 def sections(facts: Facts, known: Curves) -> list[Section]:

@@ -127,13 +127,23 @@ def recommended_fields(record: Record) -> dict[str, Any]:
     return {fields[role]: values[fields[role]] for role in ROLES_IN_YAML if role in fields and fields[role] in values}
 
 
-def yaml_text(found: Found, record: Record) -> str:
-    """`recommended.yaml`: what the script's `--config` loads."""
+def yaml_text(found: Found, record: Record, path: Path = Path("recommended.yaml")) -> str:
+    """`recommended.yaml`: what the script's `--config` loads.
+
+    Args:
+        found: what there is.
+        record: the trial that is recommended.
+        path: of the file, as the user can type it.
+    """
     import yaml
 
+    ranks, start = record.settings.ranks, record.result.start
+    launcher = f"mpirun -np {ranks} " if ranks > 1 else ""
+    scale = start.get("lr_scale", 1.0)
+    rate = f"# The script's own rule ({start['rule']}) makes {start['peak_lr']:.4g} of this rate: x {scale:g} for this batch.\n" if scale != 1.0 and "rule" in start else ""
     comment = "".join(f"# {line}\n" for line in sentences(found, record.settings.ranks))
     values = "".join(yaml.safe_dump({name: value}) for name, value in recommended_fields(record).items())
-    return f"# {found.script} --config recommended.yaml, {BY_US}\n{comment}{values}"
+    return f"# {launcher}python {found.script} --config {path}  ({BY_US})\n{comment}{rate}{values}"
 
 
 def markdown(found: Found) -> str:
@@ -207,6 +217,6 @@ def write(found: Found, out: Path) -> list[Path]:
         names = (["recommended.yaml"] if is_first else []) + ([f"recommended_{ranks}.yaml"] if len(found.ranks) > 1 else [])
         is_first = False
         for name in names:
-            (out / name).write_text(yaml_text(found, best))
+            (out / name).write_text(yaml_text(found, best, out / name))
             paths.append(out / name)
     return paths
