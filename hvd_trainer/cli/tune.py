@@ -239,7 +239,7 @@ class View:
         from hvd_trainer.tune.report import table_row
 
         cells = table_row(record, None)
-        text = f"{cells[0]}: {cells[1]} ranks, batch {cells[2]}, rate {cells[3]}, {cells[4]}: {cells[6]}, {cells[7]} steps {cells[9]}"
+        text = f"{cells[0]}: {cells[1]} rank{'' if cells[1] == '1' else 's'}, batch {cells[2]}, rate {cells[3]}, {cells[4]}: {cells[6]}, {cells[7]} steps {cells[9]}"
         reason = f" ({record.result.reason})" if record.result.reason else ""
         return f"{text}{reason}; {show_duration(max(self._left_s, 0))} left"
 

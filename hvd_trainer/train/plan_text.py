@@ -22,7 +22,7 @@ def plan_text(trainer: Trainer) -> str:
     peak = opt.param_groups[0][REFERENCE] * opt.lr_scale
     reference = opt.param_groups[0][REFERENCE]
     lines = [
-        f"batch         {plan.global_batch} = {plan.num_ranks} ranks x {plan.rank_batches[0]}{uneven}; micro-batches: {micro_text}",
+        f"batch         {plan.global_batch} = {plan.num_ranks} rank{'s' * (plan.num_ranks > 1)} x {plan.rank_batches[0]}{uneven}; micro-batches: {micro_text}",
         f"data          {loader.describe()}",
         f"learning rate {reference:g} for batch {float(opt.reference_batch):g}, peak {peak:g} ({trainer.rule.name}: x {opt.lr_scale:g})",
     ]

@@ -71,7 +71,7 @@ class Measurer:
             return kept
         room_s = self.room_s(known.start_s)
         if not room_s:
-            return {"note": f"check, step times and range test on {ranks} ranks: left out, {SHARE:.0%} of the budget are too little for a job"}
+            return {"note": f"check, step times and range test on {ranks} rank{'s' * (ranks > 1)}: left out, {SHARE:.0%} of the budget are too little for a job"}
         sizes = step_time.batches(ranks, min(base.global_batch, SMALLEST), largest)
         first = [check.run(ranks, base)] if checks else []
         timed = step_time.runs(ranks, base, sizes, room_s / (3 * len(sizes)))
@@ -146,7 +146,7 @@ class Measurer:
         phases["noise"] = noise.read(known, given_noise)
         phases["prediction"] = predict.read(base, known, phases["noise"], phases["step_time"]["fit"], ranks, largest, phases["lr_range"].get("highest_rate"))
         named = {"check against 1 rank": phases["check"], "range test of the rate": phases["lr_range"], "noise scale": phases["noise"], "prediction": phases["prediction"]}
-        named.update({f"what fits on each of {number} ranks": found for number, found in phases["memory"].items()})
+        named.update({f"what fits on each of {number} ranks" if number != "1" else "what fits on 1 rank": found for number, found in phases["memory"].items()})
         phases["notes"] = [found["note"] for found in raw.values() if found["note"]]
         phases["notes"] += [f"{name}: {part['note']}" for name, part in named.items() if part.get("note")]
         return phases
