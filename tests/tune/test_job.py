@@ -49,7 +49,7 @@ def test_a_job_in_a_thread_is_stopped():
         run_job([sys.executable, "-c", "import time; time.sleep(60)"], {}, 60, stop=stop)
 
 
-def test_an_impatient_ctrl_c_leaves_nothing_behind(tmp_path):
+def test_an_impatient_ctrl_c_leaves_nothing_behind(tmp_path, ctrl_c_raises):
     """The second comes while the job, which does not listen to SIGTERM, is being ended."""
     started = tmp_path / "pid"
     program = f"import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(started)!r}, 'w').write(str(os.getpid())); time.sleep(60)"

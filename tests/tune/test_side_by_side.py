@@ -43,7 +43,7 @@ def test_a_search_with_two_slots_uses_both_at_once_and_has_as_many_trials(tmp_pa
     assert 1000.0 - hunt.left_s < spent_s
 
 
-def test_ctrl_c_ends_all_slots_and_keeps_what_was_over():
+def test_ctrl_c_ends_all_slots_and_keeps_what_was_over(ctrl_c_raises):
     """One slot's run was over, the other's was not."""
     stop = threading.Event()
 
