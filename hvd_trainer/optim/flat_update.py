@@ -181,9 +181,12 @@ class FlatUpdate:
 
     def _was_replaced(self) -> bool:
         """Whether somebody has put other state in the place of some parameter's (a restart that forgets momentum)."""
-        state = self._optimizer.state
-        for param, theirs, tensors in self._placed:
-            if state.get(param) is not theirs or any(theirs.get(key) is not tensor for key, tensor in tensors):
+        # In every step: without looking parameters up, whose hash is a call of Python's.
+        for theirs, kept in zip(self._optimizer.state.values(), self._kept_states):
+            if theirs is not kept:
+                return True
+        for theirs, key, tensor in self._placed:
+            if theirs.get(key) is not tensor:
                 return True
         return False
 
@@ -257,7 +260,8 @@ class FlatUpdate:
             self._inner.sum_squares = self._sum_squares
         self._state_is_placed = False
         self._momentum = [bool(ours.get("momentum")) for _, ours in self._pairs]
-        self._placed: list[tuple[torch.nn.Parameter, dict[str, Any], list[tuple[str, torch.Tensor]]]] = []
+        self._kept_states: list[dict[str, Any]] = []
+        self._placed: list[tuple[dict[str, Any], str, Any]] = []
         if any(kinds):
             return self._place_state(kinds)
         self._call = make_step(self._inner) if self._inner is not None else _nothing
@@ -311,8 +315,8 @@ class FlatUpdate:
                 self._place(number, each, {key: next(remaining) for key in each}, from_user)
         self._state_is_placed = True
         self._num_states = len(self._optimizer.state)
-        placed = [(param, self._optimizer.state.get(param)) for param in self._reducer.params]
-        self._placed = [(param, theirs, list(theirs.items())) for param, theirs in placed if theirs]
+        self._kept_states = list(self._optimizer.state.values())
+        self._placed = [(theirs, key, value) for theirs in self._kept_states for key, value in theirs.items()]
         self._call = make_step(self._inner) if self._inner is not None else _nothing
         return ""
 
