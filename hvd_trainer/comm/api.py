@@ -152,9 +152,6 @@ class Communicator(abc.ABC):
             CollectiveError: unknown op, a name that is in flight, a scale where nothing can be scaled, or (checked mode)
                 ranks that disagree.
         """
-        if op == "sum" and scale == 1.0 and name not in self._flying and not (self.checked or self.closed):
-            staging.check(tensor, self.device, "allreduce_", name)  # the usual call: what follows would find nothing
-            return self._allreduce_(tensor, name, op, scale).track(self._flying, name)
         if op not in OPS:
             raise CollectiveError(
                 f"allreduce_({name!r}, op={op!r})",

@@ -156,9 +156,7 @@ class Queued(Pending):
         return self.finished
 
     def wait(self) -> torch.Tensor:
-        if self._flying is not None:  # `land`
-            self._flying.discard(self._name)
-            self._flying = None
+        self.land()
         if not self.finished:
             self._comm.run_until(self)
         return self.tensor

@@ -195,7 +195,7 @@ class FlatUpdate:
         before, self._momentum = self._momentum, [bool(ours.get("momentum")) for _, ours in self._pairs]
         if self._state_is_placed and any(now and not was for now, was in zip(self._momentum, before)):
             self._state_is_placed = False
-            self._call = make_step(self._inner) if self._inner is not None else _nothing
+            self._make_call()
 
     def _follow(self) -> None:
         """Take the means where they lie now."""
@@ -204,7 +204,11 @@ class FlatUpdate:
             for piece, (begin, end) in zip(self._pieces[number], self._ranges[number]):
                 piece.grad = means[begin:end]
         self._way.moved.clear()
-        self._call = make_step(self._inner)
+        self._make_call()
+
+    def _make_call(self) -> None:
+        """The step over the pieces, their gradients and their state as these are now; of a rank without a share, nothing."""
+        self._call = make_step(self._inner) if self._inner is not None else _nothing
 
     def _cut(self, number: int) -> list[tuple[int, int]]:
         """Where the pieces of a bucket that this rank updates begin and end."""
@@ -264,7 +268,7 @@ class FlatUpdate:
         self._placed: list[tuple[dict[str, Any], str, Any]] = []
         if any(kinds):
             return self._place_state(kinds)
-        self._call = make_step(self._inner) if self._inner is not None else _nothing
+        self._make_call()
         return ""
 
     def _buckets_of(self, group: int) -> list[int]:
@@ -317,7 +321,7 @@ class FlatUpdate:
         self._num_states = len(self._optimizer.state)
         self._kept_states = list(self._optimizer.state.values())
         self._placed = [(theirs, key, value) for theirs in self._kept_states for key, value in theirs.items()]
-        self._call = make_step(self._inner) if self._inner is not None else _nothing
+        self._make_call()
         return ""
 
     def _made(self, pieces: list[torch.nn.Parameter]) -> dict[str, tuple[torch.dtype, bool]]:
