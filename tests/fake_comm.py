@@ -117,10 +117,9 @@ class ThreadBridge(Bridge):
         self._comm, self._ranks = comm, ranks
 
     def sum_(self, tensor: torch.Tensor, name: str) -> None:
-        assert tensor.dtype in (torch.float32, torch.float64)
         self._comm.sent.append(name)
         parts = self._comm.exchange("bridge", name, tensor.clone(), self._ranks)()
-        total = parts[0]
+        total = parts[0].float() if tensor.itemsize == 2 else parts[0]
         for part in parts[1:]:
             total = total + part
         tensor.copy_(total)

@@ -16,7 +16,12 @@ class Bridge(abc.ABC):
 
     @abc.abstractmethod
     def sum_(self, tensor: torch.Tensor, name: str) -> None:
-        """Add up a contiguous float32 or float64 tensor over the nodes, in place; the result is the same bits on all."""
+        """Add up a contiguous, one-dimensional tensor over the nodes, in place; the result is the same bits on all.
+
+        Args:
+            tensor: float32 or float64; 16-bit floats travel as 16 bits, are added in float32 and rounded once.
+            name: for messages.
+        """
 
     @abc.abstractmethod
     def gather(self, numbers: Sequence[float], name: str) -> list[list[float]]:

@@ -53,13 +53,13 @@ def share_counts(numel: int, size: int) -> list[int]:
 
 
 def add_rows(rows: torch.Tensor, scale: float, work: torch.Tensor, result: torch.Tensor) -> None:
-    """result = round(scale * (row 0 + row 1 + ...)), in float32 up to the one rounding.
+    """result = round(scale * (row 0 + row 1 + ...)), in float32 up to the one rounding; wider floats without one.
 
     Args:
-        rows: of 16-bit floats, one a rank.
+        rows: of floats, one a rank.
         scale: factor of the sum.
-        work: float32, as long as a row; overwritten.
-        result: 16-bit floats, as long as a row; may lie in `rows`.
+        work: float32 for 16-bit floats, else of their dtype; as long as a row; overwritten; may be `result`.
+        result: of the rows' dtype, as long as a row; may lie in `rows`.
     """
     work.copy_(rows[0])
     for row in rows[1:]:

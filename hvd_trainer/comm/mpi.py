@@ -47,6 +47,8 @@ class MpiCommunicator(Communicator):
         self._bridges: dict[int, Bridge | None] = {}
         hosts = self._call("start", "hosts", self._comm.allgather, topology.this_host())
         self.topology = topology.from_hosts(self._comm.rank, hosts)
+        if self.num_nodes > 1:
+            self._sums.between_nodes()
 
     def bridge(self, num_carriers: int) -> Bridge | None:
         if num_carriers not in self._bridges:

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from hvd_trainer.comm import mpi_shares
 from hvd_trainer.comm.bridge import Bridge
+from hvd_trainer.comm.mpi_shares import MpiShares
 
 
 class MpiBridge(Bridge):
@@ -23,8 +25,12 @@ class MpiBridge(Bridge):
     def __init__(self, MPI: Any, comm: Any, call: Callable[..., Any]) -> None:
         self._mpi, self._comm, self._call = MPI, comm, call
         self._types = {torch.float32: MPI.FLOAT, torch.float64: MPI.DOUBLE}
+        self._shares = MpiShares(MPI, comm)
 
     def sum_(self, tensor: torch.Tensor, name: str) -> None:
+        if tensor.itemsize == 2 or mpi_shares.pays(self._comm.size, tensor.nbytes):
+            self._call("allreduce", name, self._shares.sum_, tensor)
+            return
         buffer = [self._mpi.memory.fromaddress(tensor.data_ptr(), tensor.nbytes), self._types[tensor.dtype]]
         self._call("allreduce", name, self._comm.Allreduce, self._mpi.IN_PLACE, buffer, self._mpi.SUM)
 

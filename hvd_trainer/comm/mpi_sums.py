@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
-from hvd_trainer.comm import half_floats, staging
+from hvd_trainer.comm import half_floats, mpi_shares, staging
+from hvd_trainer.comm.mpi_shares import MpiShares
+from hvd_trainer.comm.scratch import Scratch
 
 # Of what is added at a time. 2 ranks on one node, 64 MB of float32 in one call: 42 ms; in pieces of 64 KB 40, 128 KB 36,
 # 256 KB 31, 512 KB 27, 1 MB 27, 4 MB 28, 8 MB 26: from 32 MB on Open MPI's temporary memory comes fresh from the system
@@ -14,6 +16,7 @@ from hvd_trainer.comm import half_floats, staging
 # float32) 3.1 ms, 512 KB 3.2, 1 MB 3.7, whole 8.8.
 PIECE_BYTES = 512 * 1024
 MOST_BUFFERS = 1024
+FLOATS = (torch.float32, torch.float64)
 
 
 class MpiSums:
@@ -37,7 +40,15 @@ class MpiSums:
         self._allreduce = comm.Allreduce
         # Addresses and sizes only: a training step reduces the same memory again and again.
         self._buffers: dict[tuple[int, int, torch.dtype], list[Any]] = {}
-        self._scratch: dict[tuple[torch.dtype, str], torch.Tensor] = {}
+        self._scratch, self._shares = Scratch(), MpiShares(MPI, comm)
+        self._short_bytes = PIECE_BYTES  # up to here a sum is one call of MPI_Allreduce
+        self._is_between_nodes = False
+
+    def between_nodes(self) -> None:
+        """The ranks have turned out to be on several nodes: from a size on they add in shares."""
+        self._is_between_nodes = True
+        if self._size >= mpi_shares.FEWEST:
+            self._short_bytes = min(PIECE_BYTES, self._size * mpi_shares.SHARE_BYTES - 1)
 
     def reduce_(self, tensor: torch.Tensor, op: str, scale: float, narrow: bool) -> None:
         """Reduce in place, then multiply.
@@ -49,7 +60,7 @@ class MpiSums:
             narrow: 16-bit floats travel as 16 bits.
         """
         dtype, num_bytes = tensor.dtype, tensor.nbytes
-        if num_bytes <= PIECE_BYTES and scale == 1.0 and dtype in self._types and tensor.is_contiguous():
+        if num_bytes <= self._short_bytes and scale == 1.0 and dtype in self._types and tensor.is_contiguous():
             if num_bytes:  # the short way: 1 KB takes 3 us, of which each torch operation would be one more
                 buffer = self._buffers.get((tensor.data_ptr(), num_bytes, dtype))
                 self._allreduce(self._in_place, buffer or self._remember(tensor), self._ops[op])
@@ -59,7 +70,9 @@ class MpiSums:
         work_dtype = staging.WORK_DTYPE[tensor.dtype]
         numel = PIECE_BYTES // work_dtype.itemsize
         if narrow:
-            add, numel = self._add_narrow, max(numel, self._size * half_floats.NARROW_SHARE_BYTES // 2)
+            add, numel = self._add_in_shares, max(numel, self._size * half_floats.NARROW_SHARE_BYTES // 2)
+        elif self._is_between_nodes and op == "sum" and dtype in FLOATS and mpi_shares.pays(self._size, num_bytes):
+            add, numel = self._add_in_shares, max(numel, self._size * mpi_shares.SHARE_BYTES // dtype.itemsize)
         else:
             add = self._add_in_place if work_dtype is tensor.dtype else self._add_wide
         op = self._ops[staging.work_op(tensor.dtype, op)]
@@ -84,29 +97,13 @@ class MpiSums:
             piece.mul_(scale)
 
     def _add_wide(self, piece: torch.Tensor, op: Any, scale: float) -> None:
-        work = self._get_scratch("wide", staging.WORK_DTYPE[piece.dtype], piece.numel())
+        work = self._scratch.get("wide", staging.WORK_DTYPE[piece.dtype], piece.numel())
         work.copy_(piece)
         self._add_in_place(work, op, scale)
         piece.copy_(work)
 
-    def _add_narrow(self, piece: torch.Tensor, op: Any, scale: float) -> None:
-        counts = half_floats.share_counts(piece.numel(), self._size)
-        starts = [min(rank * counts[0], piece.numel()) for rank in range(self._size)]
-        count, start = counts[self._comm.rank], starts[self._comm.rank]
-        rows = self._get_scratch("rows", piece.dtype, count * self._size).view(self._size, count)
-        each = ([count] * self._size, [rank * count for rank in range(self._size)])
-        bits, every = self._mpi.UINT16_T, (counts, starts)
-        self._comm.Alltoallv([self._memory(piece), every, bits], [self._memory(rows), each, bits])
-        half_floats.add_rows(rows, scale, self._get_scratch("wide", torch.float32, count), piece[start : start + count])
-        self._comm.Allgatherv(self._in_place, [self._memory(piece), every, bits])
+    def _add_in_shares(self, piece: torch.Tensor, op: Any, scale: float) -> None:
+        self._shares.sum_(piece, scale)
 
     def _memory(self, tensor: torch.Tensor) -> Any:
         return self._address(tensor.data_ptr(), tensor.nbytes)
-
-    def _get_scratch(self, name: str, dtype: torch.dtype, numel: int) -> torch.Tensor:
-        """Kept from call to call, so that a step allocates nothing and finds it in cache."""
-        kept = self._scratch.get((name, dtype))
-        if kept is None or kept.numel() < numel:
-            with torch.inference_mode(False):  # what is made in inference mode cannot be written to outside
-                kept = self._scratch[name, dtype] = torch.empty(numel, dtype=dtype)
-        return kept if kept.numel() == numel else kept[:numel]

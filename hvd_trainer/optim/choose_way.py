@@ -61,7 +61,7 @@ class WayChooser:
             memory, reason = open_node_memory(comm, pieces, shared_sums.NUM_COUNTERS, f"{name}.memory")
             if memory is not None:
                 if comm.num_nodes > 1:
-                    way: Way = NodeSums(memory, buckets, comm, num_params, self.node_sizes, name)
+                    way: Way = NodeSums(memory, buckets, comm, num_params, self.node_sizes, name, self._compression)
                 else:
                     way = (SmallSums if is_small else SharedSums)(memory, buckets, comm, num_params)
                 self.taken, self.why = "shared", way.text
@@ -102,8 +102,6 @@ class WayChooser:
             return reason
         if self.wanted == "auto" and comm.engine not in AUTO_ENGINES:
             return f"engine {comm.engine}"
-        if self.wanted == "auto" and comm.num_nodes > 1 and self._compression is not None:
-            return "compression is of messages"
         devices = {bucket.device.type for bucket in buckets} - {"cpu"}
         return obstacle(torch.device(devices.pop()) if devices else comm.device)
 

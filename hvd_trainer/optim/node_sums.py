@@ -4,8 +4,8 @@ The first ranks of each node, as many as the smallest node has, carry: of every 
 its node, as in `shared_sums`, and then over the nodes, with its peers at the same local rank. So a gradient crosses the network
 once a node and not once a rank, and all carriers of a node send at the same time.
 
-Inside a node sums go in rank order; numbers go in the order of the nodes, and so do gradients of two nodes (beyond, the order
-is that of the engine's allreduce). Nothing travels before `finish`: a rank that waited for another node in the middle of its
+Inside a node sums go in rank order; between nodes numbers go in the order of the nodes, and so do gradients but for small ones of
+more than two nodes (their order is that of the engine's allreduce). Nothing travels before `finish`: a rank that waited for another node in the middle of its
 backward could wait for one that waits for it somewhere else, in a collective of the user's.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Optional
 
 import torch
 
@@ -21,7 +22,7 @@ from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.node_memory import NodeMemory
 from hvd_trainer.optim.buckets import Bucket
 from hvd_trainer.optim.shared_sums import SharedSums, add_up
-from hvd_trainer.optim.ways import Numbers, Sums, mean_factor
+from hvd_trainer.optim.ways import COMPRESSIONS, Numbers, Sums, is_undivided, mean_factor
 
 # Of what travels at a time. 16 MB of gradients, 2 hosts of 2 ranks over 1 Gbit/s: in messages of 128 KB 938 ms a step, 1 MB 420,
 # 2 MB 368, 4 MB 366, whole 341; one MPI_Iallreduce a bucket, started before the last one is waited for, was no faster.
@@ -30,26 +31,41 @@ CARRY_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Load:
-    """What travels in one message: this rank's slices of the buckets `first` .. `last - 1`, 16-bit floats in 32 bits."""
+    """What travels in one message: this rank's slices of the buckets `first` .. `last - 1`."""
 
     first: int
     last: int
     flat: torch.Tensor
 
 
-def plan_loads(buckets: Sequence[Bucket], lengths: Sequence[int]) -> list[Load]:
+def dtype_between(dtype: torch.dtype, narrow: Optional[torch.dtype] = None) -> torch.dtype:
+    """As what gradients of a dtype travel: with 32 bits or more; where that is asked for, with 16.
+
+    Example:
+        >>> dtype_between(torch.float16), dtype_between(torch.float16, torch.bfloat16), dtype_between(torch.float64, torch.bfloat16)
+        (torch.float32, torch.float16, torch.bfloat16)
+    """
+    if dtype.itemsize == 2:
+        return torch.float32 if narrow is None else dtype
+    return narrow or dtype
+
+
+def plan_loads(buckets: Sequence[Bucket], lengths: Sequence[int], narrow: Optional[torch.dtype] = None) -> list[Load]:
     """Slices of these lengths in messages of `CARRY_BYTES` at least, where so many follow that have the same dtype.
 
     Args:
         buckets: in order.
         lengths: of this rank's slice of each, in elements.
+        narrow: of 16 bits, to travel in.
 
     Example:
         >>> bucket = Bucket(torch.float32, torch.device("cpu"), ())
         >>> [(load.first, load.last) for load in plan_loads([bucket] * 5, [400_000] * 5)]
         [(0, 3), (3, 5)]
+        >>> [(load.first, load.last) for load in plan_loads([bucket] * 5, [400_000] * 5, torch.bfloat16)]
+        [(0, 5)]
     """
-    dtypes = [torch.float32 if bucket.dtype.itemsize < 4 else bucket.dtype for bucket in buckets]
+    dtypes = [dtype_between(bucket.dtype, narrow) for bucket in buckets]
     loads, first, total = [], 0, 0
     for number, length in enumerate(lengths):
         total += length
@@ -70,23 +86,41 @@ class NodeSums(SharedSums):
         num_params: flags are exchanged for each.
         sizes: ranks of each node.
         name: prefix of the messages' names.
+        compression: "bf16" or "fp16": each node's sum is rounded to it, and the sum of these once more; 16-bit gradients then
+            travel as they are.
     """
 
     def __init__(
-        self, memory: NodeMemory, buckets: list[Bucket], comm: Communicator, num_params: int, sizes: Sequence[int], name: str
+        self,
+        memory: NodeMemory,
+        buckets: list[Bucket],
+        comm: Communicator,
+        num_params: int,
+        sizes: Sequence[int],
+        name: str,
+        compression: Optional[str] = None,
     ) -> None:
         num_carriers = min(sizes)
         super().__init__(memory, buckets, comm, num_params, num_carriers)
-        self.text = f"shared memory of each node and messages between them ({shown(sizes)})"
+        kind = f"{compression} messages" if compression else "messages"
+        self.text = f"shared memory of each node and {kind} between them ({shown(sizes)})"
         self._bridge, self._name = comm.bridge(num_carriers), name
         self._all_carry = comm.local_size == num_carriers
         self._is_first = comm.local_rank == 0
         # This rank's slice of each bucket, as it travels.
-        self._loads = plan_loads(buckets, [last - first for first, last in self._slices])
+        self._loads = plan_loads(buckets, [last - first for first, last in self._slices], COMPRESSIONS.get(compression))
         self._wires: list[torch.Tensor] = []
         for load in self._loads:
             self._wires += load.flat.split([last - first for first, last in self._slices[load.first : load.last]])
         self._pieces = [self._cut_wire(number) for number in range(len(buckets))]
+        longest = max((len(wire) for pieces in self._pieces for wire, *_ in pieces), default=0)
+        self._wide = torch.empty(longest) if any(wire.itemsize == 2 for wire in self._wires) else torch.empty(0)
+        self._before = 1.0  # what 16 bits are multiplied by before they are rounded
+
+    def announce(self, weight: float, plain: float, nominal: float) -> None:
+        super().announce(weight, plain, nominal)
+        # A sum of gradients that were not divided yet is larger than their mean, and may not fit into 16 bits where that does.
+        self._before = 1.0 / self._comm.size if is_undivided(plain, nominal) else 1.0
 
     def finish(self, numbers: Numbers) -> Sums:
         mine = [numbers.total, numbers.ours, numbers.irregular, numbers.aside, numbers.changed]
@@ -119,7 +153,11 @@ class NodeSums(SharedSums):
     def _sum_next(self) -> None:
         """Over the ranks of this node."""
         for wire, _, parts in self._pieces[self._num_summed]:
-            add_up(parts, wire)
+            if wire.itemsize > 2:
+                add_up(parts, wire)
+                continue
+            total = add_up(parts, self._wide[: len(wire)])
+            wire.copy_(total if self._before == 1.0 else total.mul_(self._before))
         self._num_summed += 1
 
     def _carry(self, load: Load, factor: float) -> None:
@@ -127,14 +165,16 @@ class NodeSums(SharedSums):
         if not load.flat.numel():
             return
         self._bridge.sum_(load.flat, f"{self._name}.bucket{load.first}")
+        if load.flat.itemsize == 2:
+            factor /= self._before
         for number in range(load.first, load.last):
             for wire, result, _ in self._pieces[number]:
-                if factor == 1.0:
-                    result.copy_(wire)
-                elif wire.dtype is result.dtype:
+                if wire.dtype is result.dtype:
                     torch.mul(wire, factor, out=result)
-                else:
+                elif wire.itemsize > result.itemsize:
                     result.copy_(wire.mul_(factor))
+                else:  # torch.mul would round the product to the wire's 16 bits
+                    result.copy_(wire).mul_(factor)
                 self._check += self._checked(result)
 
     def _cut_wire(self, number: int) -> list[tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]]:

@@ -67,6 +67,16 @@ def mean_factor(weight: float, plain: float, nominal: float) -> float:
     return (1.0 if plain else nominal) / weight if weight else 1.0
 
 
+def is_undivided(plain: float, nominal: float) -> bool:
+    """Whether gradients go out as backward made them: of plain losses, or before a nominal weight is known.
+
+    Example:
+        >>> is_undivided(1.0, 64.0), is_undivided(0.0, 1.0), is_undivided(0.0, 64.0)
+        (True, True, False)
+    """
+    return plain > 0 or nominal == 1.0
+
+
 class Messages:
     """Buckets travel by `comm.allreduce_`, each as soon as it is sent.
 
@@ -123,7 +133,7 @@ class Messages:
         # While it is in cache: NaN and infinity survive a sum. 16-bit floats are summed in 32 bits.
         self._checks.append(flat.sum(dtype=torch.float32 if flat.element_size() < 4 else None).double())
         # A sum of gradients that were not divided yet is larger than their mean, and may not fit into 16 bits where that does.
-        share = 1.0 / self._comm.size if wire.element_size() <= 2 and self._is_undivided(self._plain) else 1.0
+        share = 1.0 / self._comm.size if wire.element_size() <= 2 and is_undivided(self._plain, self._nominal) else 1.0
         if wire is not flat:
             torch.mul(flat, share, out=wire)
         elif share != 1.0:
@@ -141,19 +151,15 @@ class Messages:
         sums = Sums(*last.wait().tolist())
         factor, overflowed = sums.factor(self._nominal), False
         for flat, wire in zip(self.results, self._wires):
-            shared = wire.element_size() <= 2 and self._is_undivided(sums.plain)
+            shared = wire.element_size() <= 2 and is_undivided(sums.plain, self._nominal)
             bucket_factor = factor * self._comm.size if shared else factor
             if wire is not flat:
-                torch.mul(wire, bucket_factor, out=flat)
+                flat.copy_(wire).mul_(bucket_factor)  # torch.mul(out=flat) would round the product to 16 bits
                 overflowed = overflowed or not math.isfinite(flat.sum())
             elif bucket_factor != 1.0:
                 flat.mul_(bucket_factor)
         # All ranks hold the same bits, so all find the same.
         return replace(sums, bad=1.0) if overflowed and not sums.bad else sums
-
-    def _is_undivided(self, plain: float) -> bool:
-        """Whether gradients go out as backward made them: of plain losses, or before a nominal weight is known."""
-        return plain > 0 or self._nominal == 1.0
 
     def exchange(self, numbers: list[float], what: str) -> list[float]:
         """The sums over all ranks of further numbers, as many on every rank."""

@@ -254,6 +254,31 @@ def check_halves_are_rounded_once(comm: Communicator) -> None:
         assert ((tensor.cpu().double() - want.double()).abs() <= eps * want.double().abs() + 1e-6).all()
 
 
+def check_sums_over_several_nodes(comm: Communicator) -> None:
+    """Engine mpi, on ranks that pretend to be on nodes of their own: any size, and in rank order where a share is large."""
+    if comm.engine != "mpi":
+        return
+    from hvd_trainer.comm.mpi_shares import SHARE_BYTES
+    from hvd_trainer.comm.mpi_sums import MpiSums
+
+    sums = MpiSums(comm._mpi, comm._comm)
+    sums.between_nodes()
+    for dtype in (torch.float32, torch.float64, torch.int64):
+        enough = comm.size * SHARE_BYTES // dtype.itemsize
+        for numel in (1, enough - 1, enough, enough + 1, 3 * enough + 7, 600_011):
+            mine = values(comm.rank, (numel,), dtype)
+            sums.reduce_(mine, "sum", 0.5 if dtype.is_floating_point else 1.0, False)
+            total = expected(comm, (numel,), dtype, "sum")
+            assert_equal(mine, total / 2 if dtype.is_floating_point else total)
+        mine = values(comm.rank, (enough, 2), dtype).t()[:, 1:]
+        sums.reduce_(mine, "max", 1.0, False)
+        assert_equal(mine, expected(comm, (enough, 2), dtype, "max").t()[:, 1:])
+    mine = torch.full((comm.size * SHARE_BYTES,), [1e16, 1.0, -1e16, 1.0][comm.rank], dtype=torch.float64)
+    sums.reduce_(mine, "sum", 1.0, False)
+    if comm.size > 2:
+        assert (mine == [0.0, 0.0, 0.0, 0.0, 1.0][comm.size]).all(), mine[0]
+
+
 def check_halves_waited_for_in_any_order(comm: Communicator) -> None:
     """Sums of two rounds: a rank that waits for one must not hold up a rank that waits for another."""
     dtypes = (torch.float16, torch.float32, torch.bfloat16, torch.float16, torch.float64)

@@ -122,6 +122,39 @@ def test_16_bits_are_summed_in_32_and_rounded_once(dtype):
         assert not none.count_nonzero()
 
 
+@pytest.mark.parametrize("carry_bytes", [1, 1 << 20])
+@pytest.mark.parametrize(("compression", "narrow"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_compressed_each_node_rounds_its_sum_and_the_sum_of_these_is_rounded_once_more(dtype, compression, narrow, carry_bytes, monkeypatch):
+    monkeypatch.setattr("hvd_trainer.optim.node_sums.CARRY_BYTES", carry_bytes)
+    values = [torch.randn(200, generator=torch.Generator().manual_seed(rank)).to(dtype) for rank in range(3)]
+    wire = dtype if dtype is torch.float16 else narrow
+
+    def rank_main(comm):
+        w, other = torch.nn.Parameter(torch.zeros(200, dtype=dtype)), torch.nn.Parameter(torch.zeros(70, dtype=torch.float32))
+        opt = wrap(
+            torch.optim.SGD([w, other], lr=1.0), comm, bucket_bytes=100, reduce_through="shared", update_by="tensors", compression=compression
+        )
+        assert {each.dtype for each in opt._reducer.way._wires} <= {wire, narrow}
+        found = []
+        for own in (values[comm.rank], torch.full((200,), 30_000.0, dtype=dtype)):
+            ((w * own).sum() + other.sum()).backward()
+            opt.synchronize()
+            found.append(w.grad.clone())
+            opt.zero_grad()
+        return found
+
+    shares = [((values[0].float() + values[1].float()) / 3).to(wire), (values[2].float() / 3).to(wire)]
+    expected = (shares[0].float() + shares[1].float()).to(wire).to(dtype)
+    for mean, constant in run(TWO_AND_ONE, rank_main):
+        torch.testing.assert_close(mean, expected, rtol=torch.finfo(wire).eps, atol=1e-6)
+        torch.testing.assert_close(mean.double(), torch.stack(values).double().mean(0), rtol=0, atol=4 * torch.finfo(wire).eps)
+        # Its sum, 90,000, is beyond fp16.
+        torch.testing.assert_close(constant.double(), torch.full((200,), 30_000.0).double(), rtol=torch.finfo(wire).eps, atol=0)
+    first, *others = run(TWO_AND_ONE, rank_main)
+    assert all(same_bits(mine, theirs) for other in others for mine, theirs in zip(first, other))
+
+
 @pytest.mark.parametrize("bad_rank", range(3))
 def test_a_gradient_that_is_not_finite_is_told_by_all_and_names_the_rank(bad_rank):
     def rank_main(comm):
@@ -177,7 +210,7 @@ def test_it_is_chosen_where_it_can_be_and_said(auto):
     }
     assert "1/2 of the parameters" in run(TWO_BY_TWO, describe)[0]
     assert "messages (one rank on each node)" in run("abc", describe)[0]
-    assert "messages in bf16 (compression is of messages)" in run(TWO_BY_TWO, lambda comm: describe(comm, compression="bf16"))[0]
+    assert "each node and bf16 messages between them" in run(TWO_BY_TWO, lambda comm: describe(comm, compression="bf16"))[0]
     assert "messages (as asked)" in run(TWO_BY_TWO, lambda comm: describe(comm, reduce_through="messages"))[0]
 
 

@@ -63,13 +63,33 @@ def test_nothing_is_rounded_in_shared_memory():
     assert all(torch.equal(each, torch.full((5,), 1 + 2.0**-13)) for each in run_threads(2, rank_main))
 
 
-def test_what_does_not_fit_into_fp16_is_said_and_changes_nothing():
+@pytest.mark.parametrize(("hosts", "way"), [("aa", "messages"), ("aab", "shared")])
+def test_what_makes_the_mean_is_not_rounded_to_16_bits(hosts, way):
+    """Each gradient and their sum are powers of two; only the mean is not."""
+
     def rank_main(comm):
-        with pytest.raises(NonFiniteError, match=r"does not fit into what travels \(messages in fp16\)") as caught:
-            gradients(comm, [1e6] * 2, plain=True, compression="fp16", reduce_through="messages")
+        w = torch.nn.Parameter(torch.zeros(5))
+        opt = DistributedOptimizer(sgd(w), comm, lr_scaling="none", compression="bf16", reduce_through=way)
+        weight = 3 if comm.size == 2 else (3, 6, 3)[comm.rank]
+        for _ in range(2):  # after the first step losses are divided by a nominal weight
+            opt.zero_grad()
+            opt.backward(Weighted(w.sum() * weight / 3, weight))
+            opt.synchronize()
+            opt.step()
+        return w.grad
+
+    for found in run_threads(len(hosts), rank_main, hosts=hosts):
+        assert torch.equal(found, torch.full((5,), 1.0) / 3)
+
+
+@pytest.mark.parametrize(("hosts", "way", "text"), [("aa", "messages", "messages in fp16"), ("aab", "shared", "shared memory of each node and fp16 messages")])
+def test_what_does_not_fit_into_fp16_is_said_and_changes_nothing(hosts, way, text):
+    def rank_main(comm):
+        with pytest.raises(NonFiniteError, match=rf"does not fit into what travels \({text}") as caught:
+            gradients(comm, [1e6] * 3, plain=True, compression="fp16", reduce_through=way)
         return "bf16" in str(caught.value)
 
-    assert run_threads(2, rank_main) == [True, True]
+    assert all(run_threads(len(hosts), rank_main, hosts=hosts))
 
 
 @pytest.mark.parametrize("options", [{"compression": "int8"}, {"reduce_through": "pigeons"}, {"update_by": "magic"}])

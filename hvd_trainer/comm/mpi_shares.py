@@ -1,0 +1,69 @@
+"""Sums over an MPI communicator in shares: each rank adds up its part of the elements, and the sums are gathered.
+
+Every rank sends and receives 2 (n - 1) / n of the tensor, whatever n, and sums go in rank order. MPI_Allreduce of Open MPI
+sends up to 3 times the tensor where n is no power of two. 16-bit floats travel as 16 bits and are added in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hvd_trainer.comm import half_floats
+from hvd_trainer.comm.scratch import Scratch
+
+# Of a rank's share, from where this way is taken for 32 and 64 bits. Hosts over 400 Mbit/s, allreduce / in shares in ms: of
+# 3 hosts 64 KB 1.6 / 1.6, 256 KB 13.1 / 6.0, 1 MB 68 / 30, 4 MB 376 / 155; of 4 hosts 1.7 / 1.6, 7.9 / 7.6, 37 / 37, 253 / 198.
+SHARE_BYTES = 32 * 1024
+FEWEST = 3  # of two ranks each sends all it has to the other: nothing is sent twice
+
+
+def pays(size: int, num_bytes: int) -> bool:
+    """Whether 32 or 64 bits over several nodes are added in shares.
+
+    Args:
+        size: ranks, no two of them on one node, or few.
+        num_bytes: of the tensor.
+
+    Example:
+        >>> pays(2, 1 << 24), pays(3, 98_304), pays(3, 98_303), pays(64, 1 << 20)
+        (False, True, False, False)
+    """
+    return size >= FEWEST and num_bytes >= size * SHARE_BYTES
+
+
+class MpiShares:
+    """See the module.
+
+    Args:
+        MPI: mpi4py's module.
+        comm: its communicator.
+    """
+
+    def __init__(self, MPI: Any, comm: Any) -> None:
+        self._mpi, self._comm = MPI, comm
+        self._types = {2: MPI.UINT16_T, 4: MPI.FLOAT, 8: MPI.DOUBLE}
+        self._scratch = Scratch()
+
+    def sum_(self, flat: torch.Tensor, scale: float = 1.0) -> None:
+        """Add up in place, then multiply; the result is the same bits on all ranks.
+
+        Args:
+            flat: one-dimensional, contiguous, of floats.
+            scale: of the sum, before the rounding of 16-bit floats.
+        """
+        size, rank = self._comm.size, self._comm.rank
+        counts = half_floats.share_counts(flat.numel(), size)
+        starts = [min(other * counts[0], flat.numel()) for other in range(size)]
+        count, start = counts[rank], starts[rank]
+        rows = self._scratch.get("rows", flat.dtype, count * size).view(size, count)
+        each = ([count] * size, [other * count for other in range(size)])
+        kind, every = self._types[flat.element_size()], (counts, starts)
+        self._comm.Alltoallv([self._memory(flat), every, kind], [self._memory(rows), each, kind])
+        mine = flat[start : start + count]
+        half_floats.add_rows(rows, scale, self._scratch.get("wide", torch.float32, count) if mine.itemsize == 2 else mine, mine)
+        self._comm.Allgatherv(self._mpi.IN_PLACE, [self._memory(flat), every, kind])
+
+    def _memory(self, tensor: torch.Tensor) -> Any:
+        return self._mpi.memory.fromaddress(tensor.data_ptr(), tensor.nbytes)
