@@ -6,43 +6,33 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 import torch
 
 from hvd_trainer.checkpoint import rng
-from hvd_trainer.checkpoint.recipe import check_resume, describe_model, describe_recipe
-from hvd_trainer.checkpoint.store import load
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.derived import agree
-from hvd_trainer.comm.on_root import on_root
 from hvd_trainer.data.loader import Loader
 from hvd_trainer.data.stream import StreamLoader
-from hvd_trainer.errors import CheckpointError, ConfigError
-from hvd_trainer.log import say, warn
+from hvd_trainer.errors import ConfigError
 from hvd_trainer.optim.adascale import AdaScale
 from hvd_trainer.optim.distributed import DistributedOptimizer
 from hvd_trainer.optim.grad_scaler import GradScaler
-from hvd_trainer.optim.rates import REFERENCE
-from hvd_trainer.optim.replicas import replica_check
 from hvd_trainer.optim.scaling import RuleLike, scaling_rule
 from hvd_trainer.optim.schedules import TorchSchedule, as_schedule
+from hvd_trainer.train.arguments import check_fit, check_parts, checked_precision, checked_reduction, listed, num_steps
 from hvd_trainer.train.callbacks.base import Callback
-from hvd_trainer.train.callbacks.checkpoint import Checkpoint
+from hvd_trainer.train.callbacks.checkpoint import newest_checkpoint
 from hvd_trainer.train.callbacks.trial_watch import TrialWatch, under_trial
-from hvd_trainer.train.callbacks.warmup import Warmup
 from hvd_trainer.train.learning_rate import LearningRate
 from hvd_trainer.train.plan_text import plan_text
+from hvd_trainer.train.snapshot import resume_from
 from hvd_trainer.train.step import train_step
 from hvd_trainer.train.trial import TrialEnded
 from hvd_trainer.values import Weighted, as_number, as_whole
-
-PRECISIONS = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-ALIASES = {"fp32": "float32", "torch.float32": "float32", "bfloat16": "bf16", "torch.bfloat16": "bf16", "float16": "fp16", "torch.float16": "fp16"}
-# Arguments of DistributedOptimizer that say how gradients travel and who updates.
-REDUCTION = {"compression", "reduce_through", "update_by", "bucket_bytes", "overlap"}
 
 
 @dataclass(frozen=True)
@@ -119,24 +109,21 @@ class Trainer:
         reduction: Optional[dict[str, Any]] = None,
         precision: str = "float32",
     ) -> None:
-        callbacks = _listed(callbacks)
-        _check_parts(comm, model, optimizer, loss_fn, callbacks)
-        precision = ALIASES.get(str(precision), precision)
-        if not isinstance(precision, str) or precision not in PRECISIONS:
-            raise ConfigError(f"precision={precision!r}", ", ".join(PRECISIONS), 'precision="bf16"')
-        self._autocast = PRECISIONS[precision]
-        self._scaler = GradScaler(comm.device.type) if precision == "fp16" else None
+        callbacks = listed(callbacks)
+        check_parts(comm, model, optimizer, loss_fn, callbacks)
+        self.autocast = checked_precision(precision)
+        self.scaler = GradScaler(comm.device.type) if self.autocast is torch.float16 else None
         self.comm, self.model, self.loss_fn = comm, model, loss_fn
         self.callbacks = under_trial(callbacks)
         self.rule = scaling_rule(lr_scaling)
-        self._schedule = as_schedule(schedule)
-        self._schedule_counts = schedule is not None and not isinstance(self._schedule, TorchSchedule)
+        self.schedule = as_schedule(schedule)
+        self._schedule_counts = schedule is not None and not isinstance(self.schedule, TorchSchedule)
         self._user_optimizer = optimizer
         self._wrap_arguments = {
             "loss_reduction": loss_reduction,
             "clip_norm": as_number(clip_norm),
             "clip_value": as_number(clip_value),
-            **_checked_reduction(reduction or {}),
+            **checked_reduction(reduction or {}),
         }
         self.optimizer: Optional[DistributedOptimizer] = None
         self.loader: Union[Loader, StreamLoader, None] = None
@@ -145,24 +132,20 @@ class Trainer:
         self.total_steps: float = 0  # infinite where only the epochs are known
         self._total_epochs = math.inf
         self._is_stopped = False
-        self._epochs_done = self._epoch_begin = 0  # the epoch under way began after so many steps
+        self.epoch = 0  # whole epochs done
+        self.epoch_begin = 0  # the epoch under way began after so many steps
+        self.epoch_loss = Weighted(0.0, 0.0)  # of the epoch under way
         self.history: list[dict[str, Any]] = []  # one row for every whole epoch
-        self._epoch_loss = Weighted(0.0, 0.0)
-
-    @property
-    def epoch(self) -> int:
-        """Whole epochs done."""
-        return self._epochs_done
 
     @property
     def is_epoch_end(self) -> bool:
-        return self.step > 0 and self.step == self._epoch_begin
+        return self.step > 0 and self.step == self.epoch_begin
 
     @property
     def is_last_step(self) -> bool:
         if isinstance(self.rule, AdaScale) and not self._is_stopped:
             return self.rule.is_done(self.total_steps)
-        return self.step >= self.total_steps or self._epochs_done >= self._total_epochs
+        return self.step >= self.total_steps or self.epoch >= self._total_epochs
 
     def stop(self) -> None:
         """End the run after this step or epoch, as if it had been asked for no more; call it on all ranks.
@@ -199,10 +182,10 @@ class Trainer:
         Raises:
             ConfigError, CheckpointError, LossError, NonFiniteError: on all ranks.
         """
-        _check_fit(loader, resume)
+        check_fit(loader, resume)
         in_trial = isinstance(self.callbacks[-1] if self.callbacks else None, TrialWatch)
         resume = None if in_trial else resume  # a trial of `tune` begins at the beginning
-        total_steps = _total_steps(loader, epochs, steps)
+        total_steps = num_steps(loader, epochs, steps)
         if total_steps == math.inf and self._schedule_counts:
             raise ConfigError(
                 f"fit(epochs={epochs}) with a schedule and a stream whose length is not known",
@@ -243,41 +226,40 @@ class Trainer:
         # A run that was stopped in mid-epoch and has nothing left to do still owes the row of that part.
         while not self.is_last_step or not (self.is_epoch_end or part_row):
             row = self._train_epoch()
-            self._complete(row)
+            # The last row has all columns before it is written, also where the run turns out to end with it.
+            with self._tell_if_stopped(row):
+                for callback in self.callbacks:
+                    callback.epoch_end(self, row)
+                row.update({name: value.item() for name, value in row.items() if getattr(value, "shape", None) == ()})  # Python's numbers
+                if any([callback.wants_stop(self, row) for callback in self.callbacks]):  # a list: each of them counts rows
+                    self.stop()
             if self.is_epoch_end:
                 self.history.append(row)
-                self._epoch_loss = Weighted(0.0, 0.0)
+                self.epoch_loss = Weighted(0.0, 0.0)
                 if self.is_last_step:  # known only now where a stream ended or the run was stopped
                     self.learning_rate.set_length(self.step)
                 self.learning_rate.after_step(self.step, row)
             else:
                 part_row = [row]
-            was_last = self.is_last_step
-            for callback in self.callbacks:
-                callback.row_ready(self, row)
-            self._after_stop(was_last, row)
+            with self._tell_if_stopped(row):
+                for callback in self.callbacks:
+                    callback.row_ready(self, row)
         for callback in self.callbacks:
             callback.fit_end(self)
         return self.history + part_row
 
-    def _complete(self, row: dict[str, Any]) -> None:
-        """All columns of a row, as Python's numbers; the last row has all, also where the run turns out to end with it."""
+    @contextlib.contextmanager
+    def _tell_if_stopped(self, row: dict[str, Any]) -> Iterator[None]:
+        """Where the block ends the run, callbacks may add what they left out of the row because the run went on."""
         was_last = self.is_last_step
-        for callback in self.callbacks:
-            callback.epoch_end(self, row)
-        row.update({name: value.item() for name, value in row.items() if getattr(value, "shape", None) == ()})
-        if any([callback.wants_stop(self, row) for callback in self.callbacks]):  # a list: each of them counts rows
-            self.stop()
-        self._after_stop(was_last, row)
-
-    def _after_stop(self, was_last: bool, row: dict[str, Any]) -> None:
+        yield
         if self.is_last_step and not was_last:
             for callback in self.callbacks:
                 callback.stopped(self, row)
 
     def _train_epoch(self) -> dict[str, Any]:
         """The rest of the current epoch, or what `total_steps` leaves of it."""
-        epoch, first_step = self._epochs_done, self.step - self._epoch_begin
+        epoch, first_step = self.epoch, self.step - self.epoch_begin
         samples, samples_per_s, started_s = 0, 0.0, time.perf_counter()
         lr = self.learning_rate.current()
         fill_up = any(getattr(module, "needs_every_rank", False) for module in self.model.modules())
@@ -286,13 +268,13 @@ class Trainer:
         for batch in batches:
             self.comm.where = f"step {self.step + 1} (epoch {epoch + 1})"
             self.learning_rate.apply(self.step)
-            loss = train_step(self.model, self.loss_fn, batch, self.optimizer, self._autocast, self._scaler)
+            loss = train_step(self.model, self.loss_fn, batch, self.optimizer, self.autocast, self.scaler)
             self.step += 1
             if batch.is_last:
-                self._epochs_done, self._epoch_begin = self._epochs_done + 1, self.step
+                self.epoch, self.epoch_begin = self.epoch + 1, self.step
             samples += batch.global_samples
             samples_per_s = samples / (time.perf_counter() - started_s)
-            self._epoch_loss = self._epoch_loss + loss
+            self.epoch_loss = self.epoch_loss + loss
             lr = self.learning_rate.current()
             report = StepReport(self.step, loss.mean, lr, batch.global_samples, samples_per_s, self.optimizer.last_grad_norm)
             if not self.is_epoch_end:
@@ -301,9 +283,7 @@ class Trainer:
                 callback.step_end(self, report)
             if self.is_last_step:
                 break
-        return {"epoch": epoch + 1, "step": self.step, "loss": self._epoch_loss.mean, "lr": lr[0], "samples_per_s": samples_per_s}
-
-    # -- start and resume -------------------------------------------------------------------------------------------
+        return {"epoch": epoch + 1, "step": self.step, "loss": self.epoch_loss.mean, "lr": lr[0], "samples_per_s": samples_per_s}
 
     def _begin(self, loader: Loader, total_steps: int, resume: Optional[str]) -> None:
         self.loader = loader
@@ -314,175 +294,13 @@ class Trainer:
             lr_scaling=self.rule,
             plan=loader.plan,
             model=self.model,
-            scheduler_is_rebased=isinstance(self._schedule, TorchSchedule),
+            scheduler_is_rebased=isinstance(self.schedule, TorchSchedule),
             **self._wrap_arguments,
         )
-        self.learning_rate = LearningRate(self.optimizer, self._schedule, loader.steps_per_epoch, total_steps)
-        path = self._resume_path(resume)
+        self.learning_rate = LearningRate(self.optimizer, self.schedule, loader.steps_per_epoch, total_steps)
+        path = newest_checkpoint(self.callbacks, self.comm) if resume == "auto" else resume
         if path is not None:
-            self._resume(path)
+            resume_from(path, self)
         elif self.comm.rank > 0:
             # Scripts seed all ranks alike to build the same model; with that, all would draw the same dropout masks.
             rng.reseed(self.loader.seed, self.step, self.comm.rank)
-
-    def _resume_path(self, resume: Optional[str]) -> Optional[str]:
-        if resume != "auto":
-            return resume
-        stores = [callback.store for callback in self.callbacks if isinstance(callback, Checkpoint)]
-        if not stores:
-            raise ConfigError('resume="auto" without ht.Checkpoint among the callbacks', "a Checkpoint, which says where", 'ht.Checkpoint("runs/a")')
-
-        def newest() -> Optional[str]:
-            found = [path for path in (store.latest() for store in stores) if path is not None]
-            return str(max(found, key=lambda path: path.name)) if found else None  # names rise with the steps
-
-        return on_root(self.comm, newest, self.comm.unique_name("resume.find"))
-
-    def _resume(self, path: str) -> None:
-        def read() -> dict[str, Any]:
-            state, manifest = load(path)
-            check_resume(manifest, self.model, self.loader, self._recipe_extras(), path)
-            saved, mine = (_group_sizes(groups) for groups in (state["optimizer"]["param_groups"], self.optimizer.param_groups))
-            if saved != mine:
-                raise CheckpointError(
-                    f"{path} has param groups of {saved} tensors, this run's optimizer has {mine}",
-                    "the groups that were saved",
-                    "make the optimizer with the same groups, or start anew in another folder",
-                )
-            return state
-
-        # Rank 0 reads and every rank loads the same bytes; nothing is broadcast piece by piece afterwards.
-        state = on_root(self.comm, read, self.comm.unique_name("resume.read"))
-        given, given_options = [group[REFERENCE] for group in self.optimizer.param_groups], self._group_options()
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        kept = [group[REFERENCE] for group in self.optimizer.param_groups]
-        if kept != given:
-            warn(f"note: the learning rates {given} of this start are not used; the checkpoint goes on with {kept}", rank=self.comm.rank)
-        changed = [f"{name}={mine[name]!r} (goes on with {saved[name]!r})" for mine, saved in zip(given_options, self._group_options())
-                   for name in mine if repr(mine[name]) != repr(saved[name])]  # fmt: skip
-        if changed:
-            warn(f"note: the optimizer's {', '.join(dict.fromkeys(changed))} of this start is not used", rank=self.comm.rank)
-        self.learning_rate.load_state_dict(state["schedule"])
-        if self._scaler and state["scaler"]:
-            self._scaler.load_state_dict(state["scaler"])
-        self.step, self.history = state["step"], state["history"]
-        self._epochs_done, self._epoch_begin = state["epochs"]
-        self._epoch_loss = Weighted(*state["epoch_loss"])
-        for key, callback in _named(self.callbacks):
-            if key in state["callbacks"]:
-                callback.load_state_dict(state["callbacks"][key])
-        if isinstance(self.loader, StreamLoader):
-            self.loader.load_state_dict(state["stream"][self.comm.rank % len(state["stream"])])  # without shards all are the same
-        if len(state["rng"]) == self.comm.size:
-            rng.set_rng_state(state["rng"][self.comm.rank], self.comm.device)
-        else:
-            rng.reseed(self.loader.seed, self.step, self.comm.rank)
-        replica_check(self.model, self.comm)
-        say(f"resumed from {path} at step {self.step}", rank=self.comm.rank)
-
-    def _recipe_extras(self) -> dict[str, str]:
-        """What else a resume may not change, as the names that a message can show."""
-        return {
-            "lr_scaling": self.rule.name,
-            "schedule": self._schedule.kind,
-            "optimizer": type(self._user_optimizer).__name__,
-            "warmup": next((callback.describe(self.loader) for callback in self.callbacks[::-1] if isinstance(callback, Warmup)), "none"),
-        }
-
-    def _group_options(self) -> list[dict[str, Any]]:
-        """Momentum, weight decay, ... of each param group; without the momentum where a scheduler moves it."""
-        names = [name for name in self.optimizer.defaults if name != "lr"]
-        groups = self.optimizer.param_groups
-        return [{n: g.get(n) for n in names if not ("max_momentum" in g and n in ("momentum", "betas"))} for g in groups]
-
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """State and manifest of the run as it stands; call on all ranks (their random states are gathered)."""
-        states = self.comm.gather_objects(rng.get_rng_state(self.comm.device), self.comm.unique_name("rng"))
-        stream = self.loader.state_dict() if isinstance(self.loader, StreamLoader) else None
-        state = {
-            "step": self.step,
-            "epochs": [self._epochs_done, self._epoch_begin],
-            "stream": self.comm.gather_objects(stream, self.comm.unique_name("stream.state")),
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "schedule": self.learning_rate.state_dict(),
-            "epoch_loss": [float(self._epoch_loss.total), float(self._epoch_loss.weight)],
-            "history": self.history,
-            "callbacks": {key: callback.state_dict() for key, callback in _named(self.callbacks)},
-            "rng": states,
-            "scaler": self._scaler.state_dict() if self._scaler else {},
-        }
-        manifest = {
-            "model": describe_model(self.model),
-            "recipe": {**describe_recipe(self.loader, self.optimizer.reference_batch), **self._recipe_extras()},
-            "torch": torch.__version__,
-        }
-        return state, manifest
-
-
-def _group_sizes(groups: Sequence[dict[str, Any]]) -> list[int]:
-    return [len(group["params"]) for group in groups]
-
-
-def _named(callbacks: Sequence[Callback]) -> list[tuple[str, Callback]]:
-    """`Name`, `Name.1`, ...: keys that do not depend on the order of different callbacks."""
-    counts: dict[str, int] = {}
-    named = []
-    for callback in callbacks:
-        name = type(callback).__name__
-        number = counts.get(name, 0)
-        counts[name] = number + 1
-        named.append((f"{name}.{number}" if number else name, callback))
-    return named
-
-
-def _check_fit(loader: Any, resume: Any) -> None:
-    if not isinstance(loader, (Loader, StreamLoader)):
-        is_torch = isinstance(loader, torch.utils.data.DataLoader)
-        fix = "ht.Loader.from_dataloader(dataloader, comm)" if is_torch else "ht.Loader(dataset, ht.BatchPlan(...), comm)"
-        raise ConfigError(f"fit({type(loader).__name__})", "an ht.Loader or ht.StreamLoader: it gives each rank its share", fix)
-    if resume is not None and not isinstance(resume, (str, os.PathLike)):
-        raise ConfigError(f"fit(resume={resume!r})", 'None, "auto", or a folder of ht.Checkpoint', 'resume="auto"; to start anew leave it out')
-
-
-def _total_steps(loader: Union[Loader, StreamLoader], epochs: Optional[int], steps: Optional[int]) -> float:
-    if (epochs is None) == (steps is None):
-        raise ConfigError(f"fit(epochs={epochs}, steps={steps})", "one of the two", "trainer.fit(loader, epochs=20)")
-    name, value = ("epochs", epochs) if steps is None else ("steps", steps)
-    whole = as_whole(value)
-    if whole is None or whole < 1:
-        raise ConfigError(f"fit({name}={value!r})", "a whole number >= 1", f"{name}=20")
-    if steps is not None:
-        return whole
-    return whole * loader.steps_per_epoch if isinstance(loader.steps_per_epoch, int) else math.inf
-
-
-def _listed(callbacks: Any) -> list:
-    if isinstance(callbacks, (Callback, str)) or not isinstance(callbacks, Iterable):
-        raise ConfigError(f"Trainer(callbacks={callbacks!r})", "a list of callbacks", "callbacks=[ht.Progress()], or leave it out")
-    return list(callbacks)
-
-
-def _check_parts(comm: Any, model: Any, optimizer: Any, loss_fn: Any, callbacks: Any) -> None:
-    if not isinstance(comm, Communicator):
-        raise ConfigError(f"Trainer(comm={type(comm).__name__})", "what ht.init() returns or ht.run passes to main", "comm = ht.init()")
-    if not isinstance(model, torch.nn.Module) or not any(True for _ in model.parameters()):
-        raise ConfigError(f"the model ({type(model).__name__}) has no parameters", "a torch.nn.Module with parameters", "check how it is built")
-    wrong = next((p.device for p in model.parameters() if p.device != comm.device), None)
-    if wrong is not None:
-        raise ConfigError(f"the model is on {wrong}, this rank's device is {comm.device}", "the same device", "model.to(comm.device) before making the optimizer")
-    if isinstance(optimizer, DistributedOptimizer) or not isinstance(optimizer, torch.optim.Optimizer):
-        raise ConfigError(f"Trainer(optimizer={type(optimizer).__name__})", "a torch optimizer, not wrapped", "the Trainer wraps it; pass torch.optim.SGD(...)")
-    if not callable(loss_fn):
-        raise ConfigError(f"Trainer(loss_fn={loss_fn!r})", "a function (model, data) -> ht.Weighted", "pass the function itself")
-    for callback in callbacks:
-        if not isinstance(callback, Callback):
-            raise ConfigError(f"callback {callback!r}", "objects of ht.Callback classes", "an object, not the class: ht.Progress()")
-
-
-def _checked_reduction(reduction: dict[str, Any]) -> dict[str, Any]:
-    unknown = set(reduction) - REDUCTION
-    if unknown:
-        raise ConfigError(f"reduction={reduction!r}", ", ".join(sorted(REDUCTION)), 'reduction={"compression": "bf16"}')
-    return dict(reduction)

@@ -5,12 +5,40 @@ from __future__ import annotations
 import threading
 
 import torch
+from torch.optim import lr_scheduler
 from torch.utils.data import TensorDataset
 
 import hvd_trainer as ht
 from hvd_trainer.comm.single import SingleCommunicator
 
 NUM_SAMPLES, GLOBAL_BATCH, STEPS_PER_EPOCH = 14, 4, 4  # the last batch has 2
+
+SCHEDULERS = {
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 2, 0.5),
+    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [1, 3], 0.5),
+    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.9),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 10, 2.0),
+    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 6, eta_min=0.01),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2),
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda n: 1 / (1 + n)),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda n: 0.9),
+    "LinearLR": lambda o: lr_scheduler.LinearLR(o, 0.5, 1.0, 4),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.2, total_steps=30),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, base_lr=0.05, max_lr=0.2, step_size_up=5),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.ConstantLR(o, 0.5, 2), lr_scheduler.ExponentialLR(o, 0.9)], milestones=[2]
+    ),
+    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(o, 0.5, 2), lr_scheduler.ExponentialLR(o, 0.9)], optimizer=o
+    ),
+    "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, factor=0.5, patience=0, threshold=0.5),
+}
+PURE = {
+    "none": None,
+    "cosine": ht.schedules.cosine(total_epochs=5),
+    "multistep": ht.schedules.multistep([1.5, 3]),
+    "function": lambda step: 0.97**step,
+}
 
 
 def make_data(num_samples=NUM_SAMPLES):

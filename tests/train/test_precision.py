@@ -8,6 +8,7 @@ import torch
 import hvd_trainer as ht
 from hvd_trainer.comm.single import SingleCommunicator
 from hvd_trainer.errors import ConfigError
+from hvd_trainer.train.snapshot import take_snapshot
 from tests.fake_comm import run_threads
 from tests.train.small import make_loader, make_trainer
 
@@ -67,7 +68,7 @@ def test_trainer_stays_near_float32(precision, tolerance):
         trainer = make_trainer(comm, precision=precision)
         trainer.model.float()
         if precision == "fp16":
-            trainer._scaler = ht.GradScaler("cpu", init_scale=2.0**8)  # the usual 2^16 would skip the first of 12 steps
+            trainer.scaler = ht.GradScaler("cpu", init_scale=2.0**8)  # the usual 2^16 would skip the first of 12 steps
         trainer.loss_fn = lambda model, batch: ht.Weighted((model(batch[0].float()).float() - batch[1].float()).square().sum(), len(batch[0]))
         return trainer.fit(make_loader(comm), epochs=3), copy.deepcopy(trainer.model.state_dict())
 
@@ -84,10 +85,10 @@ def test_fp16_resumes_with_its_scale(tmp_path):
         trainer = make_trainer(callbacks=[ht.Checkpoint(tmp_path)], precision="fp16")
         trainer.fit(make_loader(trainer.comm), steps=steps, resume="auto")
         if steps == 2:
-            trainer._scaler.update(128.0)
-            state, manifest = trainer.snapshot()
+            trainer.scaler.update(128.0)
+            state, manifest = take_snapshot(trainer)
             trainer.callbacks[0].store.save(2, state, manifest)
-    assert trainer._scaler.get_scale() == 128.0
+    assert trainer.scaler.get_scale() == 128.0
 
 
 def test_unknown_precision_is_refused():

@@ -1,4 +1,4 @@
-"""The loop: rows, hooks, and a resume that has the numbers of a straight run."""
+"""The loop: rates, rows, hooks."""
 
 import json
 import math
@@ -10,16 +10,16 @@ import torch
 from torch.optim import lr_scheduler
 
 import hvd_trainer as ht
-from hvd_trainer.comm.single import SingleCommunicator
-from hvd_trainer.errors import CheckpointError, ConfigError, LossError, NonFiniteError
+from hvd_trainer.errors import ConfigError, LossError, NonFiniteError
 from hvd_trainer.plan import BatchPlan
 from hvd_trainer.values import Weighted
 from tests.fake_comm import run_threads
 from tests.train.small import (
     GLOBAL_BATCH,
     NUM_SAMPLES,
+    PURE,
+    SCHEDULERS,
     STEPS_PER_EPOCH,
-    StopAt,
     Watch,
     loss_fn,
     make_data,
@@ -29,33 +29,6 @@ from tests.train.small import (
     parameters,
     train_in_two_parts,
 )
-
-SCHEDULERS = {
-    "StepLR": lambda o: lr_scheduler.StepLR(o, 2, 0.5),
-    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [1, 3], 0.5),
-    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.9),
-    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 10, 2.0),
-    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 6, eta_min=0.01),
-    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2),
-    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda n: 1 / (1 + n)),
-    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda n: 0.9),
-    "LinearLR": lambda o: lr_scheduler.LinearLR(o, 0.5, 1.0, 4),
-    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.2, total_steps=30),
-    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, base_lr=0.05, max_lr=0.2, step_size_up=5),
-    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
-        o, [lr_scheduler.ConstantLR(o, 0.5, 2), lr_scheduler.ExponentialLR(o, 0.9)], milestones=[2]
-    ),
-    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
-        [lr_scheduler.ConstantLR(o, 0.5, 2), lr_scheduler.ExponentialLR(o, 0.9)], optimizer=o
-    ),
-    "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, factor=0.5, patience=0, threshold=0.5),
-}
-PURE = {
-    "none": None,
-    "cosine": ht.schedules.cosine(total_epochs=5),
-    "multistep": ht.schedules.multistep([1.5, 3]),
-    "function": lambda step: 0.97**step,
-}
 
 
 def rates_of_a_scheduler_alone(make, losses):
@@ -183,6 +156,22 @@ def test_between_steps_the_optimizer_holds_the_rate_that_is_logged():
     assert Look.seen == pytest.approx([2.0] * len(Look.seen))
 
 
+@pytest.mark.parametrize("length", [5, 4])
+def test_plateau_on_a_metric_of_every_second_epoch(length):
+    def plateau(optimizer):
+        scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+        return ht.schedules.TorchSchedule(scheduler, monitor="n")
+
+    def fit(**options):
+        metrics = lambda model, data: {"n": ht.Weighted(len(data[0]), 1)}  # noqa: E731
+        trainer = make_trainer(callbacks=[ht.Evaluate(make_data(5), metrics, every_epochs=2, **options)], scheduler=plateau)
+        return trainer.fit(make_loader(trainer.comm), epochs=length)
+
+    assert [row["lr"] for row in fit()] == pytest.approx([0.2, 0.2, 0.2, 0.2, 0.1][:length])
+    with pytest.raises(ConfigError, match="ReduceLROnPlateau watches 'n'(.|\n)*val_n"):
+        fit(prefix="val_")
+
+
 # -- rows and hooks -------------------------------------------------------------------------------------------------
 
 
@@ -305,238 +294,6 @@ def test_numpy_length_of_the_run():
     assert trainer.fit(make_loader(trainer.comm), steps=np.int64(2))[-1]["step"] == 2
 
 
-# -- resume ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("stop_at", [2, 4, 7])
-@pytest.mark.parametrize("kind", [*SCHEDULERS, *(f"pure {name}" for name in PURE)])
-def test_resumed_equals_straight(kind, stop_at, tmp_path):
-    """Killed within an epoch and at its end, with every schedule, warm-up, momentum and dropout: the same bits."""
-    options = {"schedule": PURE[kind[5:]]} if kind.startswith("pure ") else {"scheduler": SCHEDULERS[kind]}
-
-    def make(callbacks):
-        return make_trainer(callbacks=[ht.Warmup(1.2), *callbacks], dropout=0.3, **options)
-
-    watch = Watch()
-    straight = make([watch])
-    expected = straight.fit(make_loader(straight.comm), epochs=3)
-    resumed, rest, history = train_in_two_parts(make, stop_at, tmp_path, epochs=3)
-    done = 12 - len(rest.rates)
-    assert done == (stop_at - 1 if stop_at % STEPS_PER_EPOCH == 0 else stop_at)  # an epoch's last checkpoint is due after its row
-    assert rest.rates == watch.rates[done:]
-    assert rest.losses == watch.losses[done:]
-    assert torch.equal(parameters(resumed), parameters(straight))
-    assert [row["loss"] for row in history] == [row["loss"] for row in expected]
-    assert [row["lr"] for row in history] == [row["lr"] for row in expected]
-
-
-def test_adamw_resumes_to_the_same_bits(tmp_path):
-    def make(callbacks):
-        return make_trainer(callbacks=callbacks, optimizer=lambda p: torch.optim.AdamW(p, lr=0.01), lr_scaling="sqrt")
-
-    straight = make([])
-    straight.fit(make_loader(straight.comm), epochs=3)
-    resumed, _, _ = train_in_two_parts(make, 6, tmp_path, epochs=3)
-    assert torch.equal(parameters(resumed), parameters(straight))
-
-
-def test_resume_on_another_number_of_ranks_keeps_the_recipe(tmp_path):
-    """Started on 3 ranks without a reference batch (factor 3), resumed on 2 and on 1: still 3, and the same answer."""
-
-    def make(comm, callbacks):
-        return make_trainer(comm, [ht.Warmup(1.5), *callbacks], schedule=ht.schedules.linear())
-
-    def straight(comm):
-        trainer = make(comm, [])
-        trainer.fit(make_loader(comm, reference_batch=None), epochs=3)
-        return parameters(trainer)
-
-    def first(comm):
-        with pytest.raises(StopAt.Killed):
-            make(comm, [ht.Checkpoint(tmp_path, every_steps=1), StopAt(3)]).fit(make_loader(comm, reference_batch=None), epochs=3)
-
-    def second(comm):
-        with pytest.raises(StopAt.Killed):
-            trainer = make(comm, [ht.Checkpoint(tmp_path, every_steps=1), StopAt(7)])
-            trainer.fit(make_loader(comm, reference_batch=None), epochs=3, resume="auto")
-
-    def third(comm):
-        trainer = make(comm, [ht.Checkpoint(tmp_path)])
-        trainer.fit(make_loader(comm, reference_batch=None), epochs=3, resume="auto")
-        return parameters(trainer), trainer.optimizer.lr_scale
-
-    expected = run_threads(3, straight)[0]
-    run_threads(3, first)
-    run_threads(2, second)
-    found, scale = run_threads(1, third)[0]
-    assert scale == 3.0
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
-
-
-def test_resume_with_nothing_left_to_do(tmp_path):
-    for length in ({"epochs": 1}, {"steps": 6}):
-        folder = tmp_path / str(length)
-        first = make_trainer(callbacks=[ht.Checkpoint(folder)])
-        expected = first.fit(make_loader(first.comm), **length)
-        again = make_trainer(callbacks=[ht.Checkpoint(folder)])
-        found = again.fit(make_loader(again.comm), resume="auto", **length)
-        assert [(row["epoch"], row["step"], row["loss"]) for row in found] == [(row["epoch"], row["step"], row["loss"]) for row in expected]
-        assert torch.equal(parameters(again), parameters(first))
-
-
-def test_resume_auto_without_a_checkpoint_starts(tmp_path):
-    trainer = make_trainer(callbacks=[ht.Checkpoint(tmp_path / "none")])
-    assert trainer.fit(make_loader(trainer.comm), epochs=1, resume="auto")[-1]["step"] == 4
-    with pytest.raises(ConfigError, match="without ht.Checkpoint"):
-        make_trainer().fit(make_loader(SingleCommunicator()), epochs=1, resume="auto")
-
-
-def test_resume_from_a_folder_and_from_one_checkpoint(tmp_path):
-    first = make_trainer(callbacks=[ht.Checkpoint(tmp_path / "a", keep=9)])
-    first.fit(make_loader(first.comm), epochs=3)
-    for source, step in ((tmp_path / "a", 12), (str(tmp_path / "a" / "step-0000000004"), 4)):
-        watch = Watch()
-        trainer = make_trainer(callbacks=[watch])
-        trainer.fit(make_loader(trainer.comm), epochs=4, resume=source)
-        assert watch.reports[0].step == step + 1
-    with pytest.raises(CheckpointError, match="no checkpoint in"):
-        make_trainer().fit(make_loader(SingleCommunicator()), epochs=4, resume=str(tmp_path / "b"))
-
-
-def test_state_of_callbacks_is_kept(tmp_path):
-    class Counter(ht.Callback):
-        def __init__(self):
-            self.count = 0
-
-        def step_end(self, trainer, report):
-            self.count += 1
-
-        def state_dict(self):
-            return {"count": self.count}
-
-        def load_state_dict(self, state):
-            self.count = state["count"]
-
-    counters = []
-
-    def make(callbacks):
-        counters[:] = [Counter(), Counter()]
-        counters[1].count = 100
-        return make_trainer(callbacks=[*counters, *callbacks])
-
-    train_in_two_parts(make, 6, tmp_path, epochs=3)
-    assert [counter.count for counter in counters] == [12, 112]
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"model": torch.nn.Linear(3, 1).double()}, "another model"),
-        ({"global_batch": 5}, "global_batch = 4, this run has 5"),
-        ({"seed": 1}, "seed = 0, this run has 1"),
-        ({"reference_batch": 4}, "reference batch 2, this run asks for 4"),
-        ({"num_samples": 15}, "num_samples = 14, this run has 15"),
-        ({"optimizer": torch.optim.AdamW}, "optimizer = SGD, this run has AdamW"),
-        ({"schedule": "StepLR"}, "schedule"),
-        ({"lr_scaling": "sqrt"}, "lr_scaling = linear, this run has sqrt"),
-    ],
-    ids=lambda change: next(iter(change)) if isinstance(change, dict) else "",
-)
-def test_resumes_that_are_refused(change, words, tmp_path):
-    first = make_trainer(callbacks=[ht.Checkpoint(tmp_path)])
-    first.fit(make_loader(first.comm), epochs=1)
-    comm = SingleCommunicator()
-    model = change.get("model", make_model())
-    make = change.get("optimizer", lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9))
-    optimizer = make(model.parameters())
-    schedule = lr_scheduler.StepLR(optimizer, 1) if "schedule" in change else None
-    trainer = ht.Trainer(comm, model, optimizer, loss_fn, schedule=schedule, callbacks=[ht.Checkpoint(tmp_path)],
-                         lr_scaling=change.get("lr_scaling", "linear"))  # fmt: skip
-    options = {name: change[name] for name in ("global_batch", "seed", "reference_batch", "num_samples") if name in change}
-    with pytest.raises(CheckpointError, match=words):
-        trainer.fit(make_loader(comm, **options), epochs=2, resume="auto")
-    assert [path.name for path in tmp_path.iterdir()] == ["step-0000000004"]
-
-
-def test_resume_says_which_rate_counts(tmp_path, capsys):
-    first = make_trainer(callbacks=[ht.Checkpoint(tmp_path)])
-    first.fit(make_loader(first.comm), epochs=1)
-    watch = Watch()
-    again = make_trainer(callbacks=[watch, ht.Checkpoint(tmp_path)], optimizer=lambda p: torch.optim.SGD(p, lr=0.7, momentum=0.9))
-    again.fit(make_loader(again.comm), epochs=2, resume="auto")
-    assert watch.rates == pytest.approx([0.2] * 4)
-    assert "0.7" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "words"),
-    [
-        ({"warmup": {"epochs": 2}}, {"warmup": {"epochs": 1}}, "warmup = 8 steps from the reference rate, this run has 4 steps from"),
-        ({"warmup": {"epochs": 2}}, {}, "this run has none"),
-        ({"warmup": {"epochs": 2}}, {"warmup": {"epochs": 2, "start_factor": 0.1}}, "this run has 8 steps from 0.1 x the peak"),
-        ({"schedule": ht.schedules.cosine(20)}, {"schedule": ht.schedules.cosine(30)}, r"schedule = cosine\(total_epochs=20, final=0\)"),
-        ({}, {"schedule": ht.schedules.cosine(30)}, r"schedule = constant\(\), this run has cosine"),
-        ({"schedule": loss_fn}, {"schedule": make_data}, "schedule = function loss_fn, this run has function make_data"),
-        ({}, {"groups": 2}, r"param groups of \[4\] tensors, this run's optimizer has \[2, 2\]"),
-    ],
-)
-def test_changed_recipes_are_refused(first, second, words, tmp_path):
-    def fit(warmup=None, groups=1, schedule=None, **fit):
-        if schedule in (loss_fn, make_data):  # only its name counts
-
-            def function(step):
-                return 1.0
-
-            function.__qualname__, schedule = schedule.__qualname__, function
-        callbacks = [ht.Checkpoint(tmp_path), *([ht.Warmup(**warmup)] if warmup else [])]
-
-        def optimizer(params):
-            params = list(params)
-            size = len(params) // groups
-            return torch.optim.SGD([{"params": params[at : at + size]} for at in range(0, len(params), size)], lr=0.1)
-
-        trainer = make_trainer(callbacks=callbacks, schedule=schedule, optimizer=optimizer)
-        trainer.fit(make_loader(trainer.comm), **fit)
-
-    fit(**first, epochs=1)
-    fit(**first, epochs=2, resume="auto")
-    with pytest.raises(CheckpointError, match=words):
-        fit(**second, epochs=3, resume="auto")
-
-
-def test_resume_says_which_momentum_counts(tmp_path, capsys):
-    def fit(epochs, **options):
-        trainer = make_trainer(callbacks=[ht.Checkpoint(tmp_path)], optimizer=lambda p: torch.optim.SGD(p, lr=0.1, **options))
-        trainer.fit(make_loader(trainer.comm), epochs=epochs, resume="auto")
-        return capsys.readouterr().err
-
-    fit(1, momentum=0.9, weight_decay=0.01)
-    assert "note" not in fit(2, momentum=0.9, weight_decay=0.01)
-    assert "momentum=0.5 (goes on with 0.9), weight_decay=0 (goes on with 0.01) of this start" in fit(3, momentum=0.5)
-
-
-@pytest.mark.parametrize("kind", ["OneCycleLR", "CyclicLR"])
-def test_a_momentum_that_a_scheduler_moves_is_no_change(kind, tmp_path, capsys):
-    train_in_two_parts(lambda callbacks: make_trainer(callbacks=callbacks, scheduler=SCHEDULERS[kind]), 2, tmp_path, epochs=1)
-    assert "note" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("length", [5, 4])
-def test_plateau_on_a_metric_of_every_second_epoch(length):
-    def plateau(optimizer):
-        scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
-        return ht.schedules.TorchSchedule(scheduler, monitor="n")
-
-    def fit(**options):
-        metrics = lambda model, data: {"n": ht.Weighted(len(data[0]), 1)}  # noqa: E731
-        trainer = make_trainer(callbacks=[ht.Evaluate(make_data(5), metrics, every_epochs=2, **options)], scheduler=plateau)
-        return trainer.fit(make_loader(trainer.comm), epochs=length)
-
-    assert [row["lr"] for row in fit()] == pytest.approx([0.2, 0.2, 0.2, 0.2, 0.1][:length])
-    with pytest.raises(ConfigError, match="ReduceLROnPlateau watches 'n'(.|\n)*val_n"):
-        fit(prefix="val_")
-
-
 # -- what is refused ------------------------------------------------------------------------------------------------
 
 
@@ -551,56 +308,6 @@ def test_numbers_of_other_libraries():
             ht.Warmup(bad)
         with pytest.raises(ConfigError, match="Warmup"):
             ht.Warmup(1, start_factor=bad)
-
-
-@pytest.mark.parametrize("precision", ["fp32", torch.float32, "bfloat16", torch.bfloat16, torch.float16, "float16"], ids=str)
-def test_names_of_precision(precision):
-    assert make_trainer(precision=precision).fit(make_loader(SingleCommunicator()), steps=1) if "32" in str(precision) else make_trainer(precision=precision)
-    for bad in (torch.float64, "half", 16, None):
-        with pytest.raises(ConfigError, match="precision="):
-            make_trainer(precision=bad)
-
-
-def test_what_fit_cannot_take():
-    comm = SingleCommunicator()
-    for resume in (True, False, 3):
-        with pytest.raises(ConfigError, match=f"fit\\(resume={resume}\\)(.|\n)*resume=\"auto\""):
-            make_trainer(comm).fit(make_loader(comm), epochs=1, resume=resume)
-    with pytest.raises(ConfigError, match=r"fit\(DataLoader\)(.|\n)*ht.Loader.from_dataloader"):
-        make_trainer(comm).fit(torch.utils.data.DataLoader(make_data()), epochs=1)
-    with pytest.raises(ConfigError, match=r"fit\(TensorDataset\)(.|\n)*ht.Loader\("):
-        make_trainer(comm).fit(make_data(), epochs=1)
-
-
-@pytest.mark.parametrize(
-    "length", [{"epochs": torch.tensor(1.7)}, {"steps": np.float64(2.0)}, {"steps": np.True_}, {}, {"epochs": 1, "steps": 1}, {"epochs": 0}, {"steps": -1}, {"epochs": 1.5}, {"epochs": True}, {"steps": "3"}], ids=repr
-)
-def test_lengths_that_cannot_be(length):
-    trainer = make_trainer()
-    with pytest.raises(ConfigError, match="fit"):
-        trainer.fit(make_loader(trainer.comm), **length)
-
-
-def test_parts_that_cannot_be():
-    comm, model = SingleCommunicator(), make_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    good = {"comm": comm, "model": model, "optimizer": optimizer, "loss_fn": loss_fn}
-    wrapped = ht.DistributedOptimizer(torch.optim.SGD(make_model().parameters(), lr=0.1), comm)
-    for change, words in [
-        ({"comm": None}, "comm="),
-        ({"model": torch.nn.ReLU()}, "no parameters"),
-        ({"model": make_model().to("meta")}, "on meta"),
-        ({"optimizer": wrapped}, "not wrapped"),
-        ({"optimizer": None}, "optimizer="),
-        ({"loss_fn": "mse"}, "loss_fn="),
-        ({"callbacks": [ht.Progress]}, "not the class"),
-        ({"callbacks": ht.Progress()}, "a list of callbacks"),
-        ({"callbacks": None}, "a list of callbacks"),
-        ({"schedule": 0.1}, "schedule="),
-        ({"lr_scaling": "double"}, "lr_scaling="),
-    ]:
-        with pytest.raises(ConfigError, match=words):
-            ht.Trainer(**{**good, **change})
 
 
 @pytest.mark.parametrize("factor", [math.nan, -1.0, math.inf])
@@ -658,13 +365,6 @@ def test_a_normalisation_frozen_by_eval_stays_frozen():
     trainer.model.eval()
     trainer.fit(make_loader(trainer.comm), epochs=1)
     assert all(module.training for module in trainer.model)
-
-
-def test_a_resume_with_nothing_left_to_do_says_so(tmp_path, capsys):
-    for start in range(2):
-        trainer = make_trainer(callbacks=[ht.Checkpoint(tmp_path)])
-        trainer.fit(make_loader(trainer.comm), epochs=1, resume="auto")
-        assert ("nothing left to do: 4 steps are done" in capsys.readouterr().out) == (start == 1)
 
 
 def test_how_gradients_travel_can_be_said(capsys):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from hvd_trainer.checkpoint.store import Store
+from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.on_root import on_root
+from hvd_trainer.errors import ConfigError
 from hvd_trainer.train.callbacks.base import Callback, check_whole
+from hvd_trainer.train.snapshot import take_snapshot
 
 if TYPE_CHECKING:
     from hvd_trainer.train.trainer import StepReport, Trainer
@@ -59,6 +63,23 @@ class Checkpoint(Callback):
         return self._every_steps is not None and trainer.step % self._every_steps == 0
 
     def _save(self, trainer: Trainer) -> None:
-        state, manifest = trainer.snapshot()  # on all ranks: random states are gathered
+        state, manifest = take_snapshot(trainer)  # on all ranks: random states are gathered
         on_root(trainer.comm, lambda: str(self.store.save(trainer.step, state, manifest)), trainer.comm.unique_name("checkpoint"))
         self._saved_at = trainer.step
+
+
+def newest_checkpoint(callbacks: Sequence[Callback], comm: Communicator) -> Optional[str]:
+    """Where `resume="auto"` goes on: the newest checkpoint in the folders of these callbacks; None where there is none yet.
+
+    Raises:
+        ConfigError: no Checkpoint among the callbacks.
+    """
+    stores = [callback.store for callback in callbacks if isinstance(callback, Checkpoint)]
+    if not stores:
+        raise ConfigError('resume="auto" without ht.Checkpoint among the callbacks', "a Checkpoint, which says where", 'ht.Checkpoint("runs/a")')
+
+    def newest() -> Optional[str]:
+        found = [path for path in (store.latest() for store in stores) if path is not None]
+        return str(max(found, key=lambda path: path.name)) if found else None  # names rise with the steps
+
+    return on_root(comm, newest, comm.unique_name("resume.find"))

@@ -106,7 +106,7 @@ class TrialWatch(Callback):
     def _sweep(self, trainer: Trainer) -> None:
         """A range test in place of the training."""
         result = lr_range_test(
-            trainer.model, trainer.optimizer, trainer.loss_fn, trainer.loader, autocast=trainer._autocast, scaler=trainer._scaler, **self._order.sweep
+            trainer.model, trainer.optimizer, trainer.loss_fn, trainer.loader, autocast=trainer.autocast, scaler=trainer.scaler, **self._order.sweep
         )
         wall_s = time.perf_counter() - self._began_s
         self._write(trainer, "end", outcome="cap", step=len(result.rates), sweep=as_row(result), wall_s=wall_s)
