@@ -65,7 +65,9 @@ class Forecast:
 
         self.measurements = measurements
         fuse = FUSED_BYTES if measurements.engine == "horovod" else 0.0
-        self.links = fit_link.fit_links(measurements.messages, measurements.backend, None, fuse, num_draws, measurements.buckets)
+        self.links = fit_link.fit_links(
+            measurements.messages, measurements.backend, None, fuse, num_draws, measurements.buckets, measurements.engine
+        )
         if link is not None and self.links.model.between is None:
             self.links = self.links.with_between(link)
         # Where ranks share a node they share its memory: compute is fitted to the fullest nodes that were measured.
@@ -76,7 +78,9 @@ class Forecast:
         talking = [s for s in measurements.steps if s.kind == STEP and s.nodes * s.ranks_per_node > 1]
         for several in (ONE_NODE, MORE_NODES):
             here = [s for s in talking if (s.nodes > 1) == several]
-            self.steps[several] = fit_step.fit_overlap(self.local, here, self._sync_s, num_draws, same_messages=several)
+            # Engine mpi goes through memory of the node where that has several ranks: other messages than were measured alone.
+            same = several and not (measurements.engine == "mpi" and any(s.ranks_per_node > 1 for s in here))
+            self.steps[several] = fit_step.fit_overlap(self.local, here, self._sync_s, num_draws, same_messages=same)
         if not any(s.nodes > 1 for s in talking):  # nothing better is known of steps over several nodes
             self.steps[MORE_NODES] = self.steps[ONE_NODE]
         self.places = {(s.nodes, s.ranks_per_node) for s in (*measurements.messages, *talking)}

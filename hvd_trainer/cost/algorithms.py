@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from hvd_trainer.comm.mpi_shares import FEWEST, SHARE_BYTES
 from hvd_trainer.errors import ConfigError
 
 OPEN_MPI_SMALL_BYTES = 8192  # below it Open MPI 5 doubles; from it on it halves and doubles (a ring of 2 or 3 is as good)
@@ -45,6 +46,16 @@ def ring(members: int) -> Traffic:
     Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations", section 3.
     """
     return Traffic(2 * (members - 1), 2 * (members - 1) / members)
+
+
+def shares(members: int) -> Traffic:
+    """Each member sends every other its share, adds up its own, and passes the sum round.
+
+    Example:
+        >>> shares(4), shares(3).exchanged == ring(3).exchanged
+        (Traffic(exchanges=6, exchanged=1.5, sends=0, sent=0.0), True)
+    """
+    return ring(members)
 
 
 def recursive_doubling(members: int) -> Traffic:
@@ -101,6 +112,7 @@ def _log2(members: int) -> tuple[int, bool]:
 
 BY_NAME: dict[str, Callable[[int], Traffic]] = {
     "ring": ring,
+    "shares": shares,
     "recursive doubling": recursive_doubling,
     "halving-doubling": halving_doubling,
     "tree": tree,
@@ -115,42 +127,52 @@ class Policy:
         small: for messages below `small_bytes`.
         large: for the others.
         small_bytes: the border.
+        share_bytes: over several nodes, three ranks and more add in shares where each has as many; 0: never.
     """
 
     small: str
     large: str
     small_bytes: int = OPEN_MPI_SMALL_BYTES
+    share_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in (self.small, self.large):
             if name not in BY_NAME:
                 raise ConfigError(f"algorithm {name!r}", ", ".join(BY_NAME), "name one of them")
 
-    def algorithm(self, nbytes: float) -> str:
+    def algorithm(self, nbytes: float, nodes: int = 1, ranks_per_node: int = 1) -> str:
         """The name for a message of this size."""
+        members = nodes * ranks_per_node
+        if self.share_bytes and nodes > 1 and members >= FEWEST and nbytes >= members * self.share_bytes:
+            return "shares"
         return self.small if nbytes < self.small_bytes else self.large
 
     def __str__(self) -> str:
-        return self.large if self.small == self.large else f"{self.small} below {self.small_bytes:,} B, else {self.large}"
+        words = self.large if self.small == self.large else f"{self.small} below {self.small_bytes:,} B, else {self.large}"
+        return f"{words}; shares from {self.share_bytes:,} B a rank on between nodes" if self.share_bytes else words
 
 
 # Open MPI's fixed rules (coll/tuned) differ with the number of ranks below 64 KB; what all of them have in common is kept.
 OPEN_MPI = Policy("recursive doubling", "halving-doubling")
+OURS_ON_MPI = replace(OPEN_MPI, share_bytes=SHARE_BYTES)
 GLOO = Policy("ring", "ring")
-POLICIES = (OPEN_MPI, GLOO, Policy("recursive doubling", "ring"), Policy("tree", "tree"), Policy("recursive doubling", "recursive doubling"))
+POLICIES = (OPEN_MPI, OURS_ON_MPI, GLOO, Policy("recursive doubling", "ring"), Policy("tree", "tree"), Policy("recursive doubling", "recursive doubling"))
 
 
-def policy_of(backend: str) -> Policy:
-    """What the backend of a Communicator does by default.
+def policy_of(backend: str, engine: str = "mpi") -> Policy:
+    """What a Communicator does by default.
 
     Args:
         backend: "mpi", "gloo", "nccl" or "none".
+        engine: "horovod" leaves all to the backend; "mpi" adds large messages between nodes in shares.
 
     Example:
-        >>> str(policy_of("gloo")), policy_of("mpi").algorithm(1 << 20)
-        ('ring', 'halving-doubling')
+        >>> str(policy_of("gloo")), policy_of("mpi").algorithm(1 << 20), policy_of("mpi").algorithm(1 << 20, nodes=3)
+        ('ring', 'halving-doubling', 'shares')
 
     Source: ompi/mca/coll/tuned/coll_tuned_decision_fixed.c of Open MPI 5 (commutative operations); gloo/allreduce.h,
         whose default is the ring; NCCL's ring for large messages.
     """
-    return OPEN_MPI if backend in ("mpi", "none") else GLOO
+    if backend not in ("mpi", "none"):
+        return GLOO
+    return OURS_ON_MPI if engine == "mpi" else OPEN_MPI

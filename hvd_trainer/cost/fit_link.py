@@ -76,14 +76,14 @@ def _between(model: LinkModel, link: Link) -> LinkModel:
 
 def fit_links(
     samples: Sequence[MessageSample], backend: str, policy: Policy | None = None, fuse_bytes: float = 0.0, num_draws: int = 60,
-    target: Sequence[float] = (),
+    target: Sequence[float] = (), engine: str = "mpi",
 ) -> FittedLinks:  # fmt: skip
     """Fit all links that the samples show.
 
     Args:
         samples: of one engine, any number of places. Places with several nodes determine the link between them.
-        backend: of the Communicator, which says the usual algorithm.
-        policy: the algorithms, where they are known; by default the backend's, or others of `POLICIES` where several
+        backend, engine: of the Communicator, which say the usual algorithm.
+        policy: the algorithms, where they are known; by default theirs, or others of `POLICIES` where several
             numbers of nodes were measured and show that it takes another.
         fuse_bytes: see `LinkModel`.
         num_draws: refits for the uncertainty.
@@ -111,9 +111,10 @@ def fit_links(
     small = [sample for sample in samples if _mean_size(sample, fuse_bytes) < BORDER_BYTES]
     if not (_places(small) == _places(large)):
         small, large = [], samples  # one of them would lack a link
-    model, draws, scatter = _best(large, backend, policy, fuse_bytes, num_draws, target)
+    usual = policy_of(backend, engine)
+    model, draws, scatter = _best(large, usual, policy, fuse_bytes, num_draws, target)
     if small:
-        below, below_draws, _ = _best(small, backend, policy or model.policy, fuse_bytes, num_draws, ())
+        below, below_draws, _ = _best(small, usual, policy or model.policy, fuse_bytes, num_draws, ())
         model = replace(model, small=below, border_bytes=BORDER_BYTES)
         draws = [replace(draw, small=other, border_bytes=BORDER_BYTES) for draw, other in zip(draws, below_draws)]
     return FittedLinks(
@@ -145,12 +146,12 @@ def _places(samples: Sequence[MessageSample]) -> set[tuple[bool, bool]]:
 
 
 def _best(
-    samples: Sequence[MessageSample], backend: str, policy: Policy | None, fuse_bytes: float, num_draws: int, target: Sequence[float]
+    samples: Sequence[MessageSample], usual: Policy, policy: Policy | None, fuse_bytes: float, num_draws: int, target: Sequence[float]
 ) -> tuple[LinkModel, list[LinkModel], float]:
     """(model, draws, scatter) with the usual algorithm, or with another one that fits much better."""
     target_bytes = typical_bytes(fused(target, fuse_bytes)) if target else 0.0
     weights = [relevance(_mean_size(sample, fuse_bytes), target_bytes) for sample in samples]
-    best = _fit(samples, weights, policy or policy_of(backend), fuse_bytes, num_draws)
+    best = _fit(samples, weights, policy or usual, fuse_bytes, num_draws)
     members = {sample.nodes * sample.ranks_per_node for sample in samples if sample.kind == ALLREDUCE}
     if policy is None and len(members) > 1 and best[0].scatter > BAD_FIT:
         for other in POLICIES:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hvd_trainer.cost.algorithms import BY_NAME, OPEN_MPI, Policy, Traffic
+from hvd_trainer.cost.algorithms import BY_NAME, OURS_ON_MPI, Policy, Traffic
 from hvd_trainer.errors import ConfigError
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -103,7 +103,7 @@ class LinkModel:
 
     inside: Link | None
     between: Link | None
-    policy: Policy = OPEN_MPI
+    policy: Policy = OURS_ON_MPI
     fuse_bytes: float = 0.0
     small: LinkModel | None = None
     border_bytes: int = 0
@@ -112,8 +112,8 @@ class LinkModel:
         """Seconds of one allreduce.
 
         Halving-doubling and trees are done inside the node first, then between nodes: what travels there is the vector
-        divided by the ranks of a node, from all of them at once, hence the same as from one leader. In doubling each
-        rank of a node sends the whole vector. A ring goes round through all ranks, as fast as its slowest link.
+        divided by the ranks of a node, from all of them at once, hence the same as from one leader. In doubling, and for
+        the ranks of other nodes in shares, each rank of a node sends as if it were alone there. A ring goes round through all ranks, as fast as its slowest link.
 
         Args:
             nbytes: the vector's size.
@@ -129,13 +129,13 @@ class LinkModel:
         """
         if self.small is not None and nbytes < self.border_bytes:
             return self.small.allreduce_s(nbytes, nodes, ranks_per_node)
-        name = self.policy.algorithm(nbytes)
+        name = self.policy.algorithm(nbytes, nodes, ranks_per_node)
         traffic = BY_NAME[name]
         if nodes == 1:
             return 0.0 if ranks_per_node == 1 else self._need("inside").seconds(traffic(ranks_per_node), nbytes)
         if name == "ring":
             return self._need("between").seconds(traffic(nodes * ranks_per_node), nbytes)
-        sharing = ranks_per_node if name == "recursive doubling" else 1
+        sharing = ranks_per_node if name in ("recursive doubling", "shares") else 1
         between_s = self._need("between").seconds(traffic(nodes), nbytes, sharing)
         if ranks_per_node == 1:
             return between_s

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from hvd_trainer.comm.mpi_shares import SHARE_BYTES, pays
 from hvd_trainer.cost.algorithms import (
     BY_NAME,
     GLOO,
@@ -92,6 +93,15 @@ def test_beyond_a_power_of_two_doubling_pays_twice_the_vector():
 
 def test_policy_switches_at_the_border_and_refuses_unknown_names():
     assert OPEN_MPI.algorithm(8191) == "recursive doubling" and OPEN_MPI.algorithm(8192) == "halving-doubling"
-    assert policy_of("gloo") == policy_of("nccl") == GLOO and policy_of("mpi") == OPEN_MPI
+    assert policy_of("gloo") == policy_of("nccl") == GLOO and policy_of("mpi", "horovod") == OPEN_MPI
     with pytest.raises(ConfigError, match="butterfly"):
         Policy("ring", "butterfly")
+
+
+@pytest.mark.parametrize(("nbytes", "nodes", "each", "name"), [
+    (3 * SHARE_BYTES, 3, 1, "shares"), (3 * SHARE_BYTES - 1, 3, 1, "halving-doubling"), (1 << 30, 2, 1, "halving-doubling"),
+    (4 * SHARE_BYTES, 2, 2, "shares"), (1 << 30, 1, 8, "halving-doubling"), (100, 3, 1, "recursive doubling"),
+])  # fmt: skip
+def test_engine_mpi_adds_in_shares_where_the_engine_does(nbytes, nodes, each, name):
+    assert policy_of("mpi").algorithm(nbytes, nodes, each) == name
+    assert (name == "shares") == (nodes > 1 and pays(nodes * each, nbytes))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hvd_trainer.cost.algorithms import GLOO, OPEN_MPI, POLICIES
+from hvd_trainer.cost.algorithms import GLOO, OPEN_MPI, OURS_ON_MPI, POLICIES
 from hvd_trainer.cost.link import Link, LinkModel, fused, parse_link
 from hvd_trainer.errors import ConfigError
 from tests.properties import given, st
@@ -19,7 +19,7 @@ def test_grows_with_bytes_and_nodes_and_never_below_the_wire(latency, beta, dupl
     model = LinkModel(Link(latency / 10, beta / 10), Link(latency, beta, duplex), policy)
     seconds = model.allreduce_s(nbytes, nodes, each)
     assert seconds >= 0 and (seconds == 0) == (nodes * each == 1)
-    if policy.algorithm(nbytes) == policy.algorithm(2 * nbytes):
+    if policy.algorithm(nbytes, nodes, each) == policy.algorithm(2 * nbytes, nodes, each):
         assert model.allreduce_s(2 * nbytes, nodes, each) >= seconds
     assert model.allreduce_s(nbytes, 2 * nodes, each) >= seconds * (1 - 1e-12)
     if nodes > 1:
@@ -30,8 +30,15 @@ def test_grows_with_bytes_and_nodes_and_never_below_the_wire(latency, beta, dupl
 def test_without_latency_ring_and_halving_doubling_are_equal_at_powers_of_two(beta, nbytes, nodes):
     link = Link(0.0, beta)
     nbytes = max(nbytes, 1 << 13)
-    ring, halving = LinkModel(None, link, GLOO), LinkModel(None, link, OPEN_MPI)
+    ring, halving, ours = (LinkModel(None, link, policy) for policy in (GLOO, OPEN_MPI, OURS_ON_MPI))
     assert ring.allreduce_s(nbytes, nodes, 1) == pytest.approx(halving.allreduce_s(nbytes, nodes, 1))
+    assert ring.allreduce_s(nbytes, nodes, 1) == pytest.approx(ours.allreduce_s(nbytes, nodes, 1))
+
+
+def test_in_shares_each_rank_of_a_node_sends_its_own():
+    link, inside = Link(0.0, 1e-8), Link(0.0, 1e-9)
+    seconds = LinkModel(inside, link, OURS_ON_MPI).allreduce_s(1e6, 3, 2)
+    assert seconds == pytest.approx(2 * 1e-2 * 4 / 3 + 1e-3)  # two ranks through one link, each 2 x 2/3; and inside
 
 
 @given(LATENCY, BETA, NODES, EACH, BYTES, POLICY)
