@@ -1,4 +1,4 @@
-"""What a search is asked for, and what one number of ranks may use of it."""
+"""What a search is asked for."""
 
 from __future__ import annotations
 
@@ -31,18 +31,3 @@ class Options:
     max_trials: Optional[int] = None
     backends: tuple[str, ...] = ()
     phases: bool = True
-
-
-@dataclass(frozen=True)
-class Share:
-    """What one number of ranks may use.
-
-    Args:
-        ranks: processes.
-        floor_s: seconds of the budget to leave for the others and for the finalists.
-        max_trials: on these ranks; None: no limit.
-    """
-
-    ranks: int
-    floor_s: float
-    max_trials: Optional[int]

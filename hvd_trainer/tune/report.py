@@ -158,7 +158,7 @@ def markdown(found: Found) -> str:
         mine = [record for record in found.records if record.settings.ranks == ranks]
         lines += ["| " + " | ".join(table_row(record, best)) + " |" for record in sorted(mine, key=lambda r: r.result.to_target_s)]
         lines.append("")
-    spent_s = sum(record.result.wall_s / record.result.shared_by for record in found.records)
+    spent_s = sum(record.result.budget_s for record in found.records)
     lines += [
         f"{len(found.records)} trials took {show_duration(spent_s)} of {show_duration(found.budget_s)}. \"To target\" is steps times the seconds of a step (the "
         "median, or what the fit over all trials says where that is less), without start and evaluations. \"> x\" ended at a cap after x times the best.", "",

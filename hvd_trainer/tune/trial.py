@@ -132,6 +132,11 @@ class TrialResult:
             return math.inf
         return self.steps * min(self.step_s, self.fitted_step_s or self.step_s)
 
+    @property
+    def budget_s(self) -> float:
+        """What it took of the budget: its share of the seconds where jobs ran side by side."""
+        return self.wall_s / self.shared_by
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)

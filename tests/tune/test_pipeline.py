@@ -46,13 +46,13 @@ def test_the_phases_say_what_they_found(tmp_path):
 def test_what_fits_shares_a_job_only_where_it_cannot_be_killed(tmp_path, monkeypatch, harmless):
     """And then it comes first: a small budget must not leave out the row that people ask for."""
     monkeypatch.setattr("hvd_trainer.tune.search.is_harmless", lambda found: harmless)
-    monkeypatch.setattr(Search, "_at_once", lambda self, share: 4)
+    monkeypatch.setattr(Search, "_at_once", lambda self, turn: 4)
     jobs = []
 
     class Watched(Search):
-        def _run(self, items, known):
+        def _run(self, items, room_s):
             jobs.append([item.label for item in items])
-            super()._run(items, known)
+            super()._run(items, room_s)
 
     hunt = Watched(TrialRunner(FakeJob(ROLES, noise=NOISE), parse_target("val_loss<=0.4")), Ledger(str(tmp_path / "j"), {"script": "a.py"}),
                    Options((2,), 1000.0, max_trials=8))  # fmt: skip
@@ -100,7 +100,7 @@ def test_a_difference_between_ranks_is_said(tmp_path):
     assert any("do not compute" in note for note in hunt.phases["notes"])
 
 
-@pytest.mark.parametrize("interrupt_at", [2, 5, 16])
+@pytest.mark.parametrize("interrupt_at", [3, 5, 16])
 def test_after_an_interruption_no_phase_and_no_trial_is_repeated(tmp_path, interrupt_at):
     stopped = FakeJob(ROLES, noise=NOISE, interrupt_at=interrupt_at)
     with pytest.raises(KeyboardInterrupt):

@@ -124,3 +124,38 @@ def test_a_stream_whose_warm_up_is_in_epochs_keeps_it(tmp_path):
 
     records = search(tmp_path, Stream(), max_trials=8, phases=False).run()
     assert len(records) == 8 and records[-1].label == "search" and {record.settings.warmup_samples for record in records} == {None}
+
+
+class Clocked(FakeJob):
+    """Advances a clock by what a start and each run take: `seconds` for the script as it is on one rank."""
+
+    def __init__(self, seconds, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.now_s, self._seconds = 0.0, seconds
+
+    def __call__(self, ranks, order_path, timeout_s):
+        self.now_s += 4.5
+        return super().__call__(ranks, order_path, timeout_s)
+
+    def _end(self, order, *arguments):
+        end = super()._end(order, *arguments)
+        if order["metric"]:  # seconds of the model are those of a step of 1 ms: a script that trains for longer
+            slower = self._seconds / 0.5625
+            most_s = order["max_train_s"] or math.inf
+            end["train_s"] = min(slower * end["train_s"], most_s)
+            end["step_s"] = end["train_s"] / end["step"]
+        self._run_s = end.get("train_s", 1.0)
+        self.now_s += self._run_s
+        return {**end, "wall_s": self._run_s}
+
+
+def test_a_small_budget_is_divided_between_the_numbers_of_ranks(tmp_path, monkeypatch):
+    job = Clocked(2.0, ("global_batch", "lr", "seed"), noise=256.0)
+    monkeypatch.setattr("hvd_trainer.tune.runner.time.monotonic", lambda: job.now_s)
+    hunt = search(tmp_path, job, ranks=(1, 2), budget_s=100.0, max_trials=None)
+    records = hunt.run()
+    labels = [(record.settings.ranks, record.label) for record in records]
+    assert labels[:2] == [(2, DEFAULT), (1, DEFAULT)] and {(2, "predicted"), (1, "predicted")} == set(labels[2:4])
+    spent = {ranks: sum(record.result.wall_s for record in records if record.settings.ranks == ranks) for ranks in (1, 2)}
+    assert 0.6 < spent[1] / spent[2] < 1.7 and job.now_s < 110.0
+    assert all(best_of(records, ranks).result.to_target_s < 0.9 * next(r for r in records if r.settings.ranks == ranks).result.to_target_s for ranks in (1, 2))
