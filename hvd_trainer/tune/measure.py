@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from hvd_trainer.tune.ledger import Ledger
 from hvd_trainer.tune.memory_limit import available_bytes
 from hvd_trainer.tune.phases import check, lr_range, memory, noise, predict, step_time
-from hvd_trainer.tune.runner import Run, TrialRunner
+from hvd_trainer.tune.runner import Refused, Run, TrialRunner
 from hvd_trainer.tune.start_points import Base
 from hvd_trainer.tune.trial import FAILED, START_S, Caps, Settings, TrialResult
 
@@ -94,9 +94,12 @@ class Measurer:
         if kept is not None:
             return kept
         if not self.room_s(known.start_s):
-            return {"losses": []}
-        results, wall_s = self.job("one rank", [check.run(1, base)], known, "check, 1 rank")
-        found = {"losses": check.losses_of(results[0]), "wall_s": wall_s}
+            return {"losses": [], "note": ""}
+        try:
+            results, wall_s = self.job("one rank", [check.run(1, base)], known, "check, 1 rank")
+            found = {"losses": check.losses_of(results[0]), "wall_s": wall_s, "note": ""}
+        except Refused as error:  # what is searched may do all the same
+            found = {"losses": [], "note": f"1 rank: {error.given}"}
         self.ledger.keep_phase("one rank", found)
         return found
 
@@ -126,20 +129,34 @@ class Measurer:
         self.ledger.keep_phase(name, found)
         return found
 
-    def prediction(self, base: Base, known: TrialResult, ranks: tuple[int, ...], largest: int, given_noise: Optional[float], micro_batch: Optional[int]) -> dict[str, Any]:
-        """All phases before the search: what the report shows as "phases"."""
+    def prediction(
+        self, base: Base, defaults: Mapping[int, TrialResult], ranks: tuple[int, ...], largest: int, given_noise: Optional[float], micro_batch: Optional[int]
+    ) -> dict[str, Any]:  # fmt: skip
+        """All phases before the search: what the report shows as "phases".
+
+        Args:
+            base: the script.
+            defaults: its trial as it is on each number of ranks; on the most there is one.
+            ranks: numbers of them.
+            largest: batch of the search.
+            given_noise: --noise-scale.
+            micro_batch: --micro-batch.
+        """
         most = max(ranks)
-        raw = {number: self.ranks(number, base, known, largest, sweeps=number == most, checks=most > 1 and number in (1, most)) for number in sorted(ranks, reverse=True)}
+        known = defaults[most]
+        raw = {number: self.ranks(number, base, defaults.get(number, known), largest, sweeps=number == most, checks=most > 1 and number in (1, most)) for number in sorted(ranks, reverse=True)}
         losses = {number: found.get("losses", []) for number, found in raw.items()}
+        notes = [found["note"] for found in raw.values() if found["note"]]
         if most > 1 and 1 not in raw:
-            losses[1] = self.one_rank(base, known)["losses"]
+            alone = self.one_rank(base, known)
+            losses[1], notes = alone["losses"], [*notes, *([alone["note"]] if alone.get("note") else [])]
         phases: dict[str, Any] = {"check": check.read(losses, base.global_batch)}
         phases["memory"] = {}
         for number, found in raw.items():
             if micro_batch is not None:
                 phases["memory"][str(number)] = {"ranks": number, "micro_batch": micro_batch, "note": "as given by --micro-batch"}
             else:
-                phases["memory"][str(number)] = self.memory(number, base, known, found.get("points", []))
+                phases["memory"][str(number)] = self.memory(number, base, defaults.get(number, known), found.get("points", []))
         points = [point for found in raw.values() for point in found.get("points", [])]
         phases["step_time"] = {"points": points, "fit": step_time.fit(points)}
         phases["lr_range"] = raw[most].get("sweep", {"note": "not measured"})
@@ -147,6 +164,5 @@ class Measurer:
         phases["prediction"] = predict.read(base, known, phases["noise"], phases["step_time"]["fit"], ranks, largest, phases["lr_range"].get("highest_rate"))
         named = {"check against 1 rank": phases["check"], "range test of the rate": phases["lr_range"], "noise scale": phases["noise"], "prediction": phases["prediction"]}
         named.update({f"what fits on each of {number} ranks" if number != "1" else "what fits on 1 rank": found for number, found in phases["memory"].items()})
-        phases["notes"] = [found["note"] for found in raw.values() if found["note"]]
-        phases["notes"] += [f"{name}: {part['note']}" for name, part in named.items() if part.get("note")]
+        phases["notes"] = notes + [f"{name}: {part['note']}" for name, part in named.items() if part.get("note")]
         return phases

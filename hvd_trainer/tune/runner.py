@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
+from hvd_trainer.errors import ConfigError
 from hvd_trainer.train.trial import TrialOrder
 from hvd_trainer.tune.job import JobEnd
 from hvd_trainer.tune.target import Target
@@ -25,6 +26,19 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, results: Sequence[Optional[TrialResult]]) -> None:
         super().__init__()
+        self.results = list(results)
+
+
+class Refused(ConfigError):
+    """The script cannot be a trial, which showed in a job of several runs.
+
+    Args:
+        error: what it cannot.
+        results: of the runs that were over; None for the others.
+    """
+
+    def __init__(self, error: ConfigError, results: Sequence[Optional[TrialResult]]) -> None:
+        super().__init__(error.given, error.allowed, error.fix)
         self.results = list(results)
 
 
@@ -70,7 +84,8 @@ class TrialRunner:
 
         Args:
             runs: all of them on the same number of ranks.
-            known: an earlier trial of the script, which says how its fields are called; None for the first, which sets nothing.
+            known: an earlier trial of the script, which says how its fields are called and what its rule makes of a rate, on the same
+                number of ranks where there is one; None for the first, which sets nothing.
             wall_s: seconds, after which the job is killed.
             backend: for `ht.init`; "": the script's.
 
@@ -78,8 +93,8 @@ class TrialRunner:
             A result for each run; None for those that an earlier one's failure kept from beginning (never the first).
 
         Raises:
-            ConfigError: the script cannot be a trial.
-            Interrupted: Ctrl-C; it has the results of those that were over.
+            Refused: the script cannot be a trial; it has the results of those that were over.
+            Interrupted: Ctrl-C; it has them too.
         """
         with tempfile.TemporaryDirectory(prefix="hvd_trainer_trial_") as folder:
             orders = [self._order(run, known, Path(folder, f"events{number}.jsonl")) for number, run in enumerate(runs)]
@@ -89,8 +104,8 @@ class TrialRunner:
             try:
                 ended = self.start(runs[0].settings.ranks, str(order_path), wall_s)
             except KeyboardInterrupt as error:
-                raise Interrupted(self._results(orders, None, time.monotonic() - began_s)) from error
-            return self._results(orders, ended, time.monotonic() - began_s)
+                raise Interrupted(self._results(orders, None, time.monotonic() - began_s, known)) from error
+            return self._results(orders, ended, time.monotonic() - began_s, known)
 
     def _order(self, run: Run, known: Optional[TrialResult], events: Path) -> TrialOrder:
         settings, fields, expect = run.settings, {}, {}
@@ -104,7 +119,7 @@ class TrialRunner:
         )  # fmt: skip
         return replace(order, **run.watch)
 
-    def _results(self, orders: Sequence[TrialOrder], ended: Optional[JobEnd], wall_s: float) -> list[Optional[TrialResult]]:
+    def _results(self, orders: Sequence[TrialOrder], ended: Optional[JobEnd], wall_s: float, known: Optional[TrialResult]) -> list[Optional[TrialResult]]:
         """What became of each; `ended` is None where the job was interrupted: then only those that were over."""
         found: list[Optional[TrialResult]] = []
         all_events = [read_events(Path(order.events)) for order in orders]
@@ -124,9 +139,37 @@ class TrialRunner:
             end = JobEnd(1, "") if is_over and ended is None else ended
             if later and not is_over:  # it ended in peace but without an end: what a script does that never trains
                 end = JobEnd(0, "")
-            result = result_of(events, end, mine_s, order.fields)
+            try:
+                result = result_of(events, end, mine_s, order.fields)
+            except ConfigError as error:
+                started = next((event for event in events if event["event"] == "start"), {})
+                rest = [None] * (len(orders) - number)
+                raise Refused(changing_scale(known.start, started) if known and changing_scale(known.start, started) else error, [*found, *rest]) from error
             found.append(replace(result, start_s=max(0.0, mine_s - own_s[number]) if number == 0 and own_s[number] else 0.0))
         return found
+
+
+def changing_scale(known: dict[str, Any], started: dict[str, Any]) -> Optional[ConfigError]:
+    """Why a run had another rate than was set, where the script's `lr_scaling` is a number that it computes; None: for another reason.
+
+    Args:
+        known, started: the start events of the run that the rate was computed from, and of this one.
+
+    Example:
+        >>> start = {"rule": "fixed", "lr_scale": 2.0, "ranks": 2, "global_batch": 64}
+        >>> print(changing_scale(start, {**start, "lr_scale": 4.0, "global_batch": 128}).given)
+        the script's lr_scaling is 2 with batch 64 on 2 ranks and 4 with batch 128 on 2 ranks
+        >>> changing_scale(start, start) is None
+        True
+    """
+    if (known.get("rule"), started.get("rule")) != ("fixed", "fixed") or known["lr_scale"] == started["lr_scale"]:
+        return None
+    where = [f"{each['lr_scale']:g} with batch {each['global_batch']} on {each['ranks']} rank{'s' * (each['ranks'] > 1)}" for each in (known, started)]
+    return ConfigError(
+        f"the script's lr_scaling is {where[0]} and {where[1]}",
+        'the same number for all batches on a number of ranks, or "linear", "sqrt", "none"',
+        'lr_scaling="linear" where it is the number of ranks or of batches',
+    )
 
 
 def _own_s(events: Sequence[dict[str, Any]]) -> float:

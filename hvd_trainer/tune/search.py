@@ -98,7 +98,7 @@ class Search:
         self._seed = seed if isinstance(seed, int) and not isinstance(seed, bool) else None
         largest = options.largest_batch or base.largest_batch()
         if options.phases:
-            self._measured = self._measurer.prediction(base, known, options.ranks, largest, options.noise_scale, options.micro_batch)
+            self._measured = self._measurer.prediction(base, self._defaults(), options.ranks, largest, options.noise_scale, options.micro_batch)
         reserve_s = 0.0 if self._seed is None else RESERVE * options.budget_s
         self._in_turns([self._lane(ranks, limit, base, largest) for ranks, limit in zip(numbers, most)], reserve_s)
         self._repeat_best(numbers)
@@ -147,6 +147,11 @@ class Search:
             )
         return None if first is None else first.result
 
+    def _defaults(self) -> dict[int, TrialResult]:
+        """The script as it is, on each number of ranks where it trained: `lr_scaling=comm.size` is another number on each."""
+        found = {ranks: self._ledger.find(Settings(ranks)) for ranks in self._options.ranks}
+        return {ranks: record.result for ranks, record in found.items() if record is not None and record.result.start}
+
     def _fits(self, ranks: int) -> tuple[Optional[int], bool]:
         """The samples that fit on a rank, and whether trying them is harmless; measured on other ranks where not on these."""
         if not self._measured:
@@ -192,6 +197,7 @@ class Search:
         if not items:
             return
         first, num, known = items[0], len(self._slots), self._known
+        known = self._defaults().get(first.settings.ranks, known)
         name = f"{first.label}: {first.settings}" if first.settings.global_batch else f"{first.label}, {first.settings}"
         self._on_change(name + (f", and {len(items) - 1} more" if len(items) > 1 else ""))
         groups = [group for group in (items[number::num] for number in range(num)) if group]

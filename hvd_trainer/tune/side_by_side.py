@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Optional
 
 from hvd_trainer.errors import ConfigError
-from hvd_trainer.tune.runner import Interrupted, TrialRunner
+from hvd_trainer.tune.runner import Interrupted, Refused, TrialRunner
 from hvd_trainer.tune.trial import TrialResult
 
 Results = list[Optional[TrialResult]]
@@ -87,7 +87,7 @@ class SideBySide:
                 outcomes.append((None, interrupt))
         found, errors = [], []
         for results, error in outcomes[: len(jobs)]:
-            results = error.results if isinstance(error, Interrupted) else results
+            results = error.results if isinstance(error, (Interrupted, Refused)) else results
             found.append(results and [result and replace(result, shared_by=len(jobs)) for result in results])
         errors = [error for _, error in outcomes if error is not None]
         return found, next((error for error in errors if isinstance(error, KeyboardInterrupt)), errors[0] if errors else None)

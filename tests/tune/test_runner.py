@@ -1,12 +1,13 @@
 """Orders that a job gets, and what its events mean; several runs in one job, the later ones after a failure."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hvd_trainer.tune.job import JobEnd
-from hvd_trainer.tune.runner import Interrupted, Run, TrialRunner, read_events
+from hvd_trainer.tune.runner import Interrupted, Refused, Run, TrialRunner, read_events
 from hvd_trainer.tune.target import parse_target
 from hvd_trainer.tune.trial import CAP, FAILED, MET, Caps, Settings
 from tests.tune.fake_job import FakeJob
@@ -78,3 +79,36 @@ def test_the_start_is_counted_once_and_each_run_for_itself(known, monkeypatch):
     results = TrialRunner(FakeJob(run_s=2.0), TARGET).run_many(runs(64, 128, 256), known, 60.0)
     assert [result.wall_s for result in results] == [6.0, 2.0, 2.0]
     assert [result.start_s for result in results] == [4.0, 0.0, 0.0]
+
+
+class Rounds(FakeJob):
+    """A script that rounds its batch down: the run that finds it out ends the job, as the watch of a trial does it."""
+
+    def _run(self, order, ranks):
+        if order["fields"].get("global_batch", 0) % 64 == 0:
+            return super()._run(order, ranks)
+        event = {"event": "error", "kind": "TrialRefused", "message": "the trial set a batch", "ours": True}
+        Path(order["events"]).write_text(json.dumps(event) + "\n")
+        return JobEnd(1, "")
+
+
+def test_a_refused_run_does_not_lose_those_before_it(known):
+    with pytest.raises(Refused, match="the trial set a batch") as caught:
+        TrialRunner(Rounds(), TARGET).run_many(runs(64, 128, 100, 256), known, 60.0)
+    assert [result and result.outcome for result in caught.value.results] == [MET, MET, None, None]
+
+
+def test_a_number_as_lr_scaling_that_changes_with_the_batch_is_called_by_its_name(known):
+    class Computed(Rounds):
+        def _run(self, order, ranks):
+            ended = super()._run(order, ranks)
+            events = read_events(Path(order["events"]))
+            scale = order["fields"].get("global_batch", 64) / 32
+            started = {**known.start, "event": "start", "rule": "fixed", "lr_scale": scale, "global_batch": order["fields"].get("global_batch", 64)}
+            Path(order["events"]).write_text("\n".join(json.dumps(event) for event in [started, *events]))
+            return ended
+
+    fixed = replace(known, start={**known.start, "rule": "fixed", "lr_scale": 2.0})
+    with pytest.raises(Refused, match="lr_scaling is 2 with batch 64 on 2 ranks and 3.125 with batch 100") as caught:
+        TrialRunner(Computed(), TARGET).run_many(runs(100), fixed, 60.0)
+    assert "lr_scaling" in caught.value.fix and "BatchPlan" not in str(caught.value)

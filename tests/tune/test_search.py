@@ -1,5 +1,6 @@
 """The search against a job that trains nothing: rows, optimum, caps, failures, interruption, budget, storage."""
 
+import json
 import math
 from pathlib import Path
 
@@ -159,3 +160,41 @@ def test_a_small_budget_is_divided_between_the_numbers_of_ranks(tmp_path, monkey
     spent = {ranks: sum(record.result.wall_s for record in records if record.settings.ranks == ranks) for ranks in (1, 2)}
     assert 0.6 < spent[1] / spent[2] < 1.7 and job.now_s < 110.0
     assert all(best_of(records, ranks).result.to_target_s < 0.9 * next(r for r in records if r.settings.ranks == ranks).result.to_target_s for ranks in (1, 2))
+
+
+def test_a_script_that_rounds_its_batch_does_not_lose_the_runs_before_it_in_the_job(tmp_path, monkeypatch):
+    monkeypatch.setattr(Search, "_at_once", lambda self, turn: 4)
+
+    class Rounds(FakeJob):
+        def _run(self, order, ranks):
+            super()._run(order, ranks)
+            if order["metric"] and len(self.calls) == 4:
+                Path(order["events"]).write_text('{"event": "error", "kind": "TrialRefused", "message": "batch of the run is 1000"}\n')
+                return JobEnd(1, "")
+
+    hunt = search(tmp_path, Rounds(), phases=False)
+    with pytest.raises(ConfigError, match="batch of the run is 1000"):
+        hunt.run()
+    assert [record.label for record in hunt.records] == [DEFAULT, LINEAR, "sqrt rule"]
+
+
+def test_lr_scaling_may_be_the_number_of_ranks(tmp_path):
+    """A number that is another one on each number of ranks: what a rate becomes is known from the default there."""
+
+    class ByRanks(FakeJob):
+        def _run(self, order, ranks):
+            ended = super()._run(order, ranks)
+            path = Path(order["events"])
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            scale, rate = float(ranks), order["fields"].get("lr", 0.1)
+            wanted = order["expect"].get("peak_lr", rate * scale)
+            lines[1].update(rule="fixed", lr_scale=scale, peak_lr=rate * scale)
+            if not math.isclose(wanted, rate * scale, rel_tol=1e-6):
+                lines[2] = {"event": "error", "kind": "TrialRefused", "message": f"the peak rate is {rate * scale}, not {wanted}"}
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            return ended
+
+    records = search(tmp_path, ByRanks(), ranks=(1, 2), max_trials=8).run()
+    assert len(records) == 8 and {record.settings.ranks for record in records} == {1, 2}
+    alone = search(tmp_path, ByRanks(), "other", ranks=(2,), max_trials=3)
+    assert len(alone.run()) == 3 and any("lr_scaling is 2 with batch 64 on 2 ranks and 1 with" in note for note in alone.phases["notes"])
