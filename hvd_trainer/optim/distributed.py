@@ -257,12 +257,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._reducer is not None:
             self._reducer.discard()
             if not set_to_none:
-                self._reducer.zero_grad()
+                self._reducer.places.zero_grad()
         self._clear_window()
         if not set_to_none:
             self.optimizer.zero_grad(set_to_none=False)
             if self._reducer is not None:
-                self._reducer.note_versions()
+                self._reducer.places.note_versions()
             return
         for group in self.param_groups:  # what torch's does, without its entry in a profile
             for param in group["params"]:
@@ -399,7 +399,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._synchronized:
             return
         self._average("opt.synchronize() was called" if not self._scaled else "a scaler divides them")
-        self._reducer.deliver()
+        self._reducer.places.deliver()
         self._synchronized = True
 
     def clip_grad_norm_(self, max_norm: float) -> float:

@@ -24,8 +24,9 @@ import torch
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.node_memory import open_node_memory
 from hvd_trainer.optim.kernels import make_step
+from hvd_trainer.optim.layout import flattened_like, is_dense, view_like
 from hvd_trainer.optim.pieces import ELEMENTWISE, LAYERWISE, adapts_of, cut_by_length, cut_by_tensor
-from hvd_trainer.optim.reducer import Reducer, is_dense
+from hvd_trainer.optim.reducer import Reducer
 from hvd_trainer.optim.shared_sums import SharedSums
 
 SAME_SIZE_INT = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -87,7 +88,7 @@ class FlatUpdate:
         self.flats, self.problem = self._open([(b.numel, b.dtype) for b in reducer.buckets], "parameters")
         if self.problem:
             return
-        self._views = reducer.views_of(self.flats)
+        self._views = reducer.places.views_of(self.flats)
         if comm.local_rank == 0 or not self.shared:
             for view, param in zip(self._views, reducer.params):
                 view.copy_(param.detach())
@@ -351,10 +352,10 @@ class FlatUpdate:
                 for state in user:
                     state[key] = flat.view(())
                 continue
-            views = [_like(flat, slot.offset, slot.numel, params[slot.param]) for slot in bucket.slots]
+            views = [view_like(flat, slot.offset, slot.numel, params[slot.param]) for slot in bucket.slots]
             parts = [flat[begin:end] for begin, end in self._ranges[number]]
             if from_user:
-                whole_before = torch.cat([_flat(state[key], params[slot.param]) for state, slot in zip(user, bucket.slots)])
+                whole_before = torch.cat([flattened_like(state[key], params[slot.param]) for state, slot in zip(user, bucket.slots)])
                 flat[first:last].copy_(whole_before[first:last])
             for piece, part in zip(self._pieces[number], parts):
                 if not from_user:
@@ -442,14 +443,3 @@ def unshare(params: list[torch.nn.Parameter]) -> None:
         other = _holders.get(id(param))
         if other is not None and other.shared:
             other.give_back()
-
-
-def _like(flat: torch.Tensor, offset: int, numel: int, param: torch.Tensor) -> torch.Tensor:
-    return flat[offset : offset + numel].as_strided(param.shape, param.stride(), flat.storage_offset() + offset)
-
-
-def _flat(value: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
-    """The elements of a tensor of the parameter's shape in the order of the parameter's memory."""
-    own = torch.empty_strided(param.shape, param.stride(), dtype=value.dtype)
-    own.copy_(value)
-    return own.as_strided((param.numel(),), (1,))

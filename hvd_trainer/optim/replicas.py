@@ -13,7 +13,7 @@ import torch
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.errors import ConfigError, ReplicaError
 from hvd_trainer.optim.buckets import ParamSpec
-from hvd_trainer.optim.reducer import check_same_params
+from hvd_trainer.optim.same_params import check_same_params
 
 # Bounds the extra memory that a broadcast needs.
 CHUNK_BYTES = 64 * 1024 * 1024

@@ -139,7 +139,7 @@ class Updater:
             return
         if sums.aside:
             self.stop(wants_whole or "another rank must see whole gradients")
-        elif not self._reducer.all_used:
+        elif not self._reducer.places.all_used:
             self.stop("a parameter has no gradient, or a sparse one")
         else:
             problem = self.flat.refresh()
@@ -153,7 +153,7 @@ class Updater:
             synchronized: the means were delivered already.
             in_window: the gradients come from `opt.backward`.
         """
-        if self.flat is not None and synchronized and not self._reducer.are_delivered():
+        if self.flat is not None and synchronized and not self._reducer.places.are_delivered():
             self.stop("gradients were replaced by others")
         if self.flat is None:
             self._by_tensors(synchronized)
@@ -161,7 +161,7 @@ class Updater:
             self._by_shards(self.flat, in_window)
         else:
             if not synchronized:
-                self._reducer.show()
+                self._reducer.places.show()
             self._clip()
             self.flat.step()
 
@@ -169,9 +169,9 @@ class Updater:
 
     def _by_tensors(self, synchronized: bool) -> None:
         if not synchronized:
-            self._reducer.deliver()
+            self._reducer.places.deliver()
         self._clip()
-        self._reducer.make_sparse()
+        self._reducer.places.make_sparse()
         unshare(self._reducer.params)
         self._optimizer.step()
 
@@ -184,9 +184,9 @@ class Updater:
             factor = min(1.0, self._clip_norm / (self.last_grad_norm + CLIP_EPS))
         flat.step(factor, self.clip_value)
         if in_window:
-            self._reducer.show()
+            self._reducer.places.show()
         else:  # the next loss.backward() adds to what it finds
-            self._reducer.deliver()
+            self._reducer.places.deliver()
 
     def _clip(self) -> None:
         if self._clip_norm is not None:
