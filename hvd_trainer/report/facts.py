@@ -53,8 +53,7 @@ class Trial:
         outcome, reason: how it ended.
         steps, samples: taken.
         step_s: median seconds of a step.
-        seconds: of training to the target: steps times `step_s`, or what the fit over all trials says of a step where that
-            is less; infinite where it was not met.
+        seconds: of training to the target, as the search counts them; infinite where it was not met.
         train_s, wall_s: seconds of training, and of the whole job (its share of them where jobs ran side by side).
         noise_scale: in samples, where it was measured.
         key: the same for trials that differ in the seed alone.
@@ -87,13 +86,12 @@ class Trial:
         """From one of the JSON's trials."""
         settings, result = mapping(values.get("settings")), mapping(values.get("result"))
         start = mapping(result.get("start"))
-        steps, step_s, fitted_s = int(number(result.get("steps")) or 0), number(result.get("step_s")), number(result.get("fitted_step_s"))
+        steps, step_s = int(number(result.get("steps")) or 0), number(result.get("step_s"))
         step_s = step_s if step_s and step_s > 0 else None
         batch, rate = whole(start.get("global_batch", settings.get("global_batch"))), number(start.get("peak_lr", settings.get("peak_lr")))
         key = json.dumps({name: value for name, value in settings.items() if name != "seed"}, sort_keys=True)
         met = result.get("outcome") == MET and step_s is not None and steps > 0 and None not in (batch, rate)
-        # As the search counts it: else the page had another best trial than recommended.yaml where one ran on a busy machine.
-        seconds = steps * min(step_s, fitted_s if fitted_s and fitted_s > 0 else step_s) if met and step_s else math.inf
+        seconds = (number(values.get("to_target_s")) or _seconds_of_old(result)) if met else math.inf
         return Trial(
             str(values.get("label", "")), whole(settings.get("ranks")) or whole(start.get("ranks")) or 1, batch, rate,
             str(start.get("optimizer") or settings.get("optimizer") or ""),
@@ -101,6 +99,12 @@ class Trial:
             int(number(result.get("samples")) or 0), step_s, seconds,
             number(result.get("train_s")) or 0.0, (number(result.get("wall_s")) or 0.0) / (whole(result.get("shared_by")) or 1), number(result.get("noise_scale")), key,
         )  # fmt: skip
+
+
+def _seconds_of_old(result: Mapping[str, Any]) -> float:
+    """Seconds to the target where the file is an old one that does not have them."""
+    step_s, fitted_s = number(result.get("step_s")) or math.inf, number(result.get("fitted_step_s"))
+    return (number(result.get("steps")) or math.inf) * min(step_s, fitted_s if fitted_s and fitted_s > 0 else step_s)
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,7 @@ class Facts:
         recommended: ranks -> fields of the config.
         start: the start event of the first trial that has one: what the script is by itself.
         phases: what was measured beside the trials; missing parts are missing.
+        chosen: ranks -> place of the recommended trial in `trials`; empty in old files.
     """
 
     script: str
@@ -125,6 +130,7 @@ class Facts:
     recommended: Mapping[int, Mapping[str, Any]]
     start: Mapping[str, Any] = field(default_factory=dict)
     phases: Mapping[str, Any] = field(default_factory=dict)
+    chosen: Mapping[int, int] = field(default_factory=dict)
 
     @staticmethod
     def of(content: Mapping[str, Any]) -> Facts:
@@ -140,9 +146,11 @@ class Facts:
         starts = [mapping(mapping(trial.get("result")).get("start")) for trial in default]
         named = mapping(content.get("recommended")).items()
         recommended = {int(ranks): fields for ranks, fields in named if str(ranks).isdecimal() and isinstance(fields, Mapping)}
+        places = {ranks: number(mapping(best).get("trial")) for ranks, best in mapping(content.get("best")).items()}
+        chosen = {int(ranks): int(place) for ranks, place in places.items() if str(ranks).isdecimal() and place is not None and 0 <= place < len(trials)}
         return Facts(
             str(content.get("script", "")), str(content.get("target", "")), number(content.get("budget_s")), bool(content.get("interrupted")),
-            tuple(Trial.of(trial) for trial in trials), recommended, next((start for start in starts if start), {}), mapping(content.get("phases")),
+            tuple(Trial.of(trial) for trial in trials), recommended, next((start for start in starts if start), {}), mapping(content.get("phases")), chosen,
         )  # fmt: skip
 
     @property
@@ -174,10 +182,10 @@ class Facts:
         return round(statistics.median([other.steps for other in self.seeds_of(trial) if other.is_met] or [trial.steps]))
 
     def best(self, ranks: int) -> Optional[Trial]:
-        """The trial on so many ranks that was soonest at the target.
-
-        Where some were run with other seeds, one of those, by the median over its seeds: the first of many trials is lucky.
-        """
+        """The trial on so many ranks that the search recommends; in an old file, that was soonest at the target over its seeds."""
+        named = self.trials[self.chosen[ranks]] if ranks in self.chosen else None
+        if named is not None and named.is_met and named.ranks == ranks:
+            return named
         firsts = [trial for trial in self.on(ranks) if trial.is_met and self.seeds_of(trial)[0] is trial and math.isfinite(self.seconds(trial))]
         repeated = [trial for trial in firsts if len(self.seeds_of(trial)) > 1]
         return min(repeated or firsts, key=self.seconds, default=None)

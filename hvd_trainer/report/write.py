@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_trainer.errors import DataError
+from hvd_trainer.files import write_whole
 from hvd_trainer.report import page, tables
 from hvd_trainer.report.curves import curves
 from hvd_trainer.report.facts import Facts
@@ -31,9 +32,9 @@ def write(folder: Path) -> list[Path]:
     """
     content = read(folder)
     paths = [folder / "report.html", folder / "report.md"]
-    paths[0].write_text(page.html(content), encoding="utf-8")
+    write_whole(paths[0], page.html(content))
     above = paths[1].read_text(encoding="utf-8").split(MARK)[0].rstrip() if paths[1].exists() else ""
-    paths[1].write_text(f"{above}\n\n{MARK}\n\n{markdown(content)}".lstrip(), encoding="utf-8")
+    write_whole(paths[1], f"{above}\n\n{MARK}\n\n{markdown(content)}".lstrip())
     return paths
 
 

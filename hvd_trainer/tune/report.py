@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from hvd_trainer.durations import show_duration
+from hvd_trainer.files import write_whole
 from hvd_trainer.tune.finalists import best_of, groups_of, median_s
 from hvd_trainer.tune.ledger import Record
 from hvd_trainer.tune.start_points import DEFAULT, FITS, LINEAR
@@ -167,17 +168,19 @@ def markdown(found: Found) -> str:
 
 
 def as_json(found: Found) -> dict[str, Any]:
-    """All of it."""
+    """All of it; the page reads from here what a trial counts with and which one is the best, and does not work them out again."""
     best = {str(ranks): best_of(found.records, ranks) for ranks in found.ranks}
+    median = {ranks: next(median_s(group) for group in groups_of(found.records, int(ranks)) if record in group) for ranks, record in best.items() if record}
     return {
         "script": found.script,
         "target": str(found.target),
         "budget_s": found.budget_s,
         "interrupted": found.interrupted,
         "recommended": {ranks: recommended_fields(record) for ranks, record in best.items() if record},
+        "best": {ranks: {"trial": found.records.index(record), "seconds": median[ranks]} for ranks, record in best.items() if record},
         "sentences": {str(ranks): sentences(found, ranks) for ranks in found.ranks},
         "phases": found.phases,
-        "trials": [{**asdict(record), "result": record.result.as_dict()} for record in found.records],
+        "trials": [{**asdict(record), "result": record.result.as_dict(), "to_target_s": record.result.to_target_s} for record in found.records],
     }
 
 
@@ -204,8 +207,8 @@ def write(found: Found, out: Path) -> list[Path]:
     """
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / "report.md", out / "report.json"]
-    paths[0].write_text(markdown(found))
-    paths[1].write_text(json.dumps(without_nan(as_json(found)), indent=1, allow_nan=False) + "\n")
+    write_whole(paths[0], markdown(found))
+    write_whole(paths[1], json.dumps(without_nan(as_json(found)), indent=1, allow_nan=False) + "\n")
     for path in out.glob("recommended*.yaml"):  # of an earlier search in this folder: it must not stand beside this report
         if BY_US in path.read_text().partition("\n")[0]:
             path.unlink()
@@ -217,6 +220,6 @@ def write(found: Found, out: Path) -> list[Path]:
         names = (["recommended.yaml"] if is_first else []) + ([f"recommended_{ranks}.yaml"] if len(found.ranks) > 1 else [])
         is_first = False
         for name in names:
-            (out / name).write_text(yaml_text(found, best, out / name))
+            write_whole(out / name, yaml_text(found, best, out / name))
             paths.append(out / name)
     return paths

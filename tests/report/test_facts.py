@@ -69,3 +69,12 @@ def test_jobs_side_by_side_took_the_time_once():
     shared = trial("search", 2, 64, 0.2, 0)
     shared["result"].update(wall_s=8.0, shared_by=2)
     assert [t.wall_s for t in Facts.of({"trials": [shared, shared]}).trials] == [4.0, 4.0]
+
+
+def test_what_the_search_counted_and_chose_is_read_and_not_worked_out_again():
+    slow, fast = trial("search", 2, 64, 0.2, 0, steps=300), trial("search", 2, 128, 0.3, 1, steps=105)
+    slow["to_target_s"], fast["to_target_s"] = 0.125, 0.25
+    facts = Facts.of({"trials": [slow, fast], "best": {"2": {"trial": 1, "seconds": 0.25}}})
+    assert [t.seconds for t in facts.trials] == [0.125, 0.25] and facts.best(2) is facts.trials[1]
+    for odd in ({"2": {"trial": 7}}, {"2": {"trial": "1"}}, {"2": 1}, {"x": {"trial": 1}}, [1], {"2": {"trial": -1}}):
+        assert Facts.of({"trials": [slow, fast], "best": odd}).best(2).global_batch == 64

@@ -3,8 +3,10 @@
 import json
 from dataclasses import replace
 
+import pytest
 import yaml
 
+from hvd_trainer.report.facts import Facts
 from hvd_trainer.train.config import override
 from hvd_trainer.tune.ledger import Record
 from hvd_trainer.tune.report import COLUMNS, Found, markdown, sentences, table_row, write
@@ -95,3 +97,24 @@ def test_others_are_compared_by_the_median_over_seeds_too():
     again = [replace(record("another seed", 128, MET, 120), settings=Settings(2, 128, BEST.settings.peak_lr, seed=seed)) for seed in (1, 2)]
     text = "\n".join(sentences(replace(FOUND, records=(FOUND.records[0], BEST, *again)), 2))
     assert f"{DEFAULT} (batch 64): 1.25 times as long" in text  # 150 steps against 100, 120 and 120
+
+
+def test_the_page_has_the_same_best_trial_and_the_same_seconds(tmp_path):
+    again = [replace(record("another seed", 64, MET, 110), settings=Settings(2, 64, BEST.settings.peak_lr, seed=seed)) for seed in (1, 2)]
+    busy = replace(BEST, result=replace(BEST.result, fitted_step_s=0.004))
+    found = replace(FOUND, records=(FOUND.records[0], busy, *again, record("search", 32, MET, 50, ranks=1)))
+    write(found, tmp_path)
+    content = json.loads((tmp_path / "report.json").read_text())
+    assert [trial["to_target_s"] for trial in content["trials"]] == [1.5, 0.4, 1.1, 1.1, 0.5]
+    assert content["best"] == {"2": {"trial": 0, "seconds": 1.1}, "1": {"trial": 4, "seconds": 0.5}}
+    facts = Facts.of(content)
+    assert facts.best(2) is facts.trials[0] and facts.seconds(facts.best(2)) == 1.1
+
+
+def test_a_report_is_there_whole_or_as_it_was(tmp_path, monkeypatch):
+    write(FOUND, tmp_path)
+    before = (tmp_path / "report.json").read_text()
+    monkeypatch.setattr("os.replace", lambda *paths: 1 / 0)  # killed before the last moment
+    with pytest.raises(ZeroDivisionError):
+        write(replace(FOUND, script="b.py"), tmp_path)
+    assert (tmp_path / "report.json").read_text() == before
