@@ -85,6 +85,7 @@ class Ledger:
             self._storage = JournalStorage(JournalFileBackend(storage))
         self._seed = seed
         self._studies: dict[str, optuna.Study] = {}
+        self._parsed: dict[tuple[str, int], Optional[Record]] = {}  # a finished trial does not change any more
         known = self.study(ROWS).user_attrs.get("identity")
         if known is None:
             self.study(ROWS).set_user_attr("identity", identity)
@@ -118,14 +119,12 @@ class Ledger:
         return {name.removeprefix(PHASE): json.loads(text) for name, text in self.study(ROWS).user_attrs.items() if name.startswith(PHASE)}
 
     def records(self) -> list[Record]:
-        """All finished trials, the oldest first."""
-        found = []
+        """All finished trials, the oldest first; only what has come since the last look is parsed."""
         for name in optuna.get_all_study_names(self._storage):
-            for trial in self.study(name).get_trials(deepcopy=False):
-                record = record_of(trial)
-                if record is not None:
-                    found.append(record)
-        return sorted(found, key=lambda record: record.at)
+            for trial in self.study(name).get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL)):  # FAIL: killed before it was told
+                if (name, trial.number) not in self._parsed:
+                    self._parsed[name, trial.number] = record_of(trial)
+        return sorted((record for record in self._parsed.values() if record is not None), key=lambda record: record.at)
 
     def find(self, settings: Settings) -> Optional[Record]:
         """The trial of these settings, if it was run."""
