@@ -11,11 +11,12 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from hvd_trainer.errors import ConfigError
+from hvd_trainer.train.unread_options import refuse_unread_options
 
 
 def override(config: Any, argv: Sequence[str]) -> Any:
     """`config` with what `argv` says: itself where that is nothing, else a copy of the same class; other arguments are the
-    script's own and left alone.
+    script's own and left alone, unless they look like a forgotten `--set` (see `refuse_unread_options`).
 
     Text fields take `--set name=007` as it stands; Path and tuple fields get a Path and a tuple. A field of a mapping has no
     declared type: its value only shows one, so that a whole number there may become a float (but not text).
@@ -25,8 +26,8 @@ def override(config: Any, argv: Sequence[str]) -> Any:
         argv: may hold `--set name=value` and `--config file.yaml`, each several times; later ones win.
 
     Raises:
-        ConfigError: an unknown field, a value of another type, a file that cannot be read, `name=value` of a field
-            without `--set` before it, or a misspelt `--set`.
+        ConfigError: an unknown field, a value of another type, a file that cannot be read, `name=value` or `--name value`
+            of a field without `--set` before it, or a misspelt `--set`.
 
     Example:
         >>> override({"lr": 0.1, "epochs": 3}, ["--set", "lr=0.2", "--json", "out.json"])
@@ -48,6 +49,7 @@ def override(config: Any, argv: Sequence[str]) -> Any:
             value = next(arguments, "")
         values.update(_assignment(value, known) if option == "--set" else _read_file(value))
         belongs = False
+    refuse_unread_options(argv, {name: config[name] if isinstance(config, Mapping) else getattr(config, name) for name in known})
     for name, value in values.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)

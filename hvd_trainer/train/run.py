@@ -32,11 +32,13 @@ def run(
 
     Args:
         main: the user's function.
-        config: dataclass or mapping whose fields may be overridden by `--set name=value` and `--config file.yaml`.
+        config: dataclass or mapping whose fields may be overridden by `--set name=value` and `--config file.yaml`. An option
+            named as a field, `--lr 0.2`, that set nothing is an error; other options are the script's own.
         backend: "auto", "nccl", "mpi", "gloo"; see `init`.
         engine: "auto", "horovod", "mpi", "torch", "single"; see `init`.
         timeout_s: seconds after which a collective that nobody answers ends the job.
-        argv: arguments to look for overrides in; default: the script's own.
+        argv: arguments to look for overrides in; default: all of the script's. With a parser of the script's own, what that
+            left over: `args, rest = parser.parse_known_args()`.
 
     Returns:
         What `main` returned on this rank.

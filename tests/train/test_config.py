@@ -86,7 +86,7 @@ def test_numbers_in_a_mapping():
 
 def test_mappings_and_the_scripts_own_arguments():
     config = {"lr": 0.1, "what": None}
-    found = override(config, ["train.py", "--lr", "7", "--set", "lr=0.2", "--set", "what=[1, 2]", "--json", "x", "--settings", "y"])
+    found = override(config, ["train.py", "--rate", "7", "--set", "lr=0.2", "--set", "what=[1, 2]", "--json", "x", "--settings", "y"])
     assert found == {"lr": 0.2, "what": [1, 2]}
     assert config == {"lr": 0.1, "what": None}
 
