@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hvd_trainer.checkpoint.names import plain_name, plain_state_dict
 from hvd_trainer.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def describe_model(model: torch.nn.Module) -> list[str]:
     """One line a tensor of the state_dict: name, shape, dtype."""
     return [
         f"{name} {list(value.shape)} {str(value.dtype).removeprefix('torch.')}" if isinstance(value, torch.Tensor) else name
-        for name, value in model.state_dict().items()
+        for name, value in plain_state_dict(model).items()
     ]
 
 
@@ -51,7 +52,7 @@ def check_resume(
     Raises:
         CheckpointError: names the first difference.
     """
-    saved, mine = manifest["model"], describe_model(model)
+    saved, mine = [plain_name(line) for line in manifest["model"]], describe_model(model)  # older releases saved other names
     if saved != mine:
         first = next((pair for pair in zip(saved, mine) if pair[0] != pair[1]), None)
         what = f"{first[0]!r} there, {first[1]!r} here" if first else f"{len(saved)} tensors there, {len(mine)} here"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hvd_trainer.checkpoint import rng
+from hvd_trainer.checkpoint.names import load_plain_state_dict, plain_state_dict
 from hvd_trainer.checkpoint.recipe import check_resume, describe_model, describe_recipe
 from hvd_trainer.checkpoint.store import load
 from hvd_trainer.comm.on_root import on_root
@@ -33,7 +34,7 @@ def take_snapshot(trainer: Trainer) -> tuple[dict[str, Any], dict[str, Any]]:
         "step": trainer.step,
         "epochs": [trainer.epoch, trainer.epoch_begin],
         "stream": comm.gather_objects(stream, comm.unique_name("stream.state")),
-        "model": trainer.model.state_dict(),
+        "model": plain_state_dict(trainer.model),
         "optimizer": trainer.optimizer.state_dict(),
         "schedule": trainer.learning_rate.state_dict(),
         "epoch_loss": [float(trainer.epoch_loss.total), float(trainer.epoch_loss.weight)],
@@ -76,7 +77,7 @@ def resume_from(path: str, trainer: Trainer) -> None:
     comm, optimizer = trainer.comm, trainer.optimizer
     # Rank 0 reads and every rank loads the same bytes; nothing is broadcast piece by piece afterwards.
     state = on_root(comm, read, comm.unique_name("resume.read"))
-    trainer.model.load_state_dict(state["model"])
+    load_plain_state_dict(trainer.model, state["model"])
     _load_optimizer(trainer, state["optimizer"])
     trainer.learning_rate.load_state_dict(state["schedule"])
     if trainer.scaler and state["scaler"]:

@@ -36,6 +36,15 @@ def test_the_same_again():
     assert check_resume(manifest(model, loader), model, make_loader(reference_batch=Fraction(4)), EXTRAS, "x") == 4
 
 
+def test_a_compiled_model_is_the_plain_one():
+    plain, compiled = torch.nn.Linear(3, 2), torch.compile(torch.nn.Linear(3, 2), backend="eager")
+    saved = manifest(plain, make_loader())
+    assert manifest(compiled, make_loader()) == saved
+    older = {**saved, "model": [f"_orig_mod.{line}" for line in saved["model"]]}
+    for model in (plain, compiled):
+        assert check_resume(saved, model, make_loader(), EXTRAS, "x") == check_resume(older, model, make_loader(), EXTRAS, "x") == 4
+
+
 def test_fractional_reference():
     loader = make_loader(global_batch=8, reference_batch=Fraction(8, 3))
     assert check_resume(manifest(torch.nn.Linear(1, 1), loader), torch.nn.Linear(1, 1), make_loader(reference_batch=None), EXTRAS, "x") == Fraction(8, 3)

@@ -5,6 +5,7 @@ import torch
 from torch.optim import lr_scheduler
 
 import hvd_trainer as ht
+from hvd_trainer.checkpoint.store import load
 from hvd_trainer.comm.single import SingleCommunicator
 from hvd_trainer.errors import CheckpointError, ConfigError
 from tests.fake_comm import run_threads
@@ -117,6 +118,27 @@ def test_resume_from_a_folder_and_from_one_checkpoint(tmp_path):
         assert watch.reports[0].step == step + 1
     with pytest.raises(CheckpointError, match="no checkpoint in"):
         make_trainer().fit(make_loader(SingleCommunicator()), epochs=4, resume=str(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("kinds", [("plain", "whole"), ("whole", "plain"), ("part", "whole"), ("plain", "part")], ids="-".join)
+def test_compiled_and_plain_models_go_on_from_each_other(kinds, tmp_path):
+    def fit(kind, folder, epochs):
+        model, ema = make_model(), ht.EMA(0.5)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        if kind == "part":
+            model[0] = torch.compile(model[0], backend="eager")
+        run = torch.compile(model, backend="eager") if kind == "whole" else model
+        trainer = ht.Trainer(SingleCommunicator(), run, optimizer, loss_fn, callbacks=[ema, ht.Checkpoint(tmp_path / folder)])
+        trainer.fit(make_loader(trainer.comm), epochs=epochs, resume="auto")
+        return parameters(trainer), torch.cat([p.flatten() for p in ema.model.parameters()])
+
+    with torch.compiler.set_stance("force_eager"):  # the names of a compiled model, without the minutes
+        fit(kinds[0], "a", 1)
+        state = load(tmp_path / "a")[0]
+        assert list(state["model"]) == list(make_model().state_dict())
+        make_model().load_state_dict(state["model"])
+        found, straight = fit(kinds[1], "a", 2), fit("plain", "b", 2)
+    assert torch.equal(found[0], straight[0]) and torch.equal(found[1], straight[1])
 
 
 def test_state_of_callbacks_is_kept(tmp_path):

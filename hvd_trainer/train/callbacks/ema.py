@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from hvd_trainer.checkpoint.names import load_plain_state_dict, plain_state_dict
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.train.callbacks.base import Callback
 
@@ -43,13 +44,13 @@ class EMA(Callback):
             average = get_ema_multi_avg_fn(self._decay)
             self._averaged = AveragedModel(trainer.model, multi_avg_fn=average, use_buffers=True)
             if self._loaded:
-                self._averaged.load_state_dict(self._loaded)
+                load_plain_state_dict(self._averaged, self._loaded)
 
     def step_end(self, trainer: Trainer, report: StepReport) -> None:
         self._averaged.update_parameters(trainer.model)
 
     def state_dict(self) -> dict[str, Any]:
-        return self._averaged.state_dict() if self._averaged is not None else {}
+        return plain_state_dict(self._averaged) if self._averaged is not None else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._loaded = state
