@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
+import torch
+
+from hvd_trainer.errors import ConfigError
 from hvd_trainer.optim.distributed import DistributedOptimizer
 from hvd_trainer.optim.rates import LAST_SET, REFERENCE, get_rate, set_rate
 from hvd_trainer.optim.scaling import check_rate
-from hvd_trainer.optim.schedules import Timeline, as_schedule, warmup_lr
+from hvd_trainer.optim.schedules import StepSchedule, Timeline, TorchSchedule, as_schedule, warmup_lr
 
 
 class LearningRate:
@@ -18,10 +21,13 @@ class LearningRate:
 
     Args:
         optimizer: wrapped, so that its rates are scaled already.
-        schedule: see `as_schedule`.
+        schedule: see `as_schedule`; a torch scheduler is one made on `optimizer` or on the optimizer in it.
         steps_per_epoch: >= 1.
         total_steps: of the whole run, >= 1.
         warmup_steps: length of the warm-up from the reference rate, >= 0.
+
+    Raises:
+        ConfigError: what `schedule_for` refuses.
 
     Example:
         >>> import torch, hvd_trainer as ht
@@ -47,7 +53,7 @@ class LearningRate:
         warmup_steps: float = 0.0,
     ) -> None:
         self._optimizer = optimizer
-        self._schedule = as_schedule(schedule)
+        self._schedule = schedule_for(optimizer, schedule)
         self.timeline = Timeline(steps_per_epoch, total_steps)
         self.set_warmup(warmup_steps)
 
@@ -92,3 +98,28 @@ class LearningRate:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._schedule.load_state_dict(state)
+
+
+def schedule_for(optimizer: torch.optim.Optimizer, schedule: Any) -> Union[StepSchedule, TorchSchedule]:
+    """`as_schedule` for this optimizer.
+
+    Args:
+        optimizer: wrapped or not.
+        schedule: see `as_schedule`.
+
+    Raises:
+        ConfigError: a torch scheduler that was made on another optimizer: its rates would be those of that one.
+    """
+    found = as_schedule(schedule)
+    if isinstance(found, TorchSchedule) and _held(found.scheduler.optimizer) is not _held(optimizer):
+        raise ConfigError(
+            f"{found.kind} was made on another {type(_held(found.scheduler.optimizer)).__name__} than the "
+            f"{type(_held(optimizer)).__name__} it is given with: it knows the rates of that one only",
+            "a scheduler made on the optimizer that trains (wrapped or not)",
+            f"optimizer = ...; schedule={found.kind}(optimizer, ...), anew where the optimizer was made anew",
+        )
+    return found
+
+
+def _held(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    return optimizer.optimizer if isinstance(optimizer, DistributedOptimizer) else optimizer

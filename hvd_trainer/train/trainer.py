@@ -22,12 +22,12 @@ from hvd_trainer.optim.adascale import AdaScale
 from hvd_trainer.optim.distributed import DistributedOptimizer
 from hvd_trainer.optim.grad_scaler import GradScaler
 from hvd_trainer.optim.scaling import RuleLike, scaling_rule
-from hvd_trainer.optim.schedules import TorchSchedule, as_schedule
+from hvd_trainer.optim.schedules import TorchSchedule
 from hvd_trainer.train.arguments import check_fit, check_parts, checked_precision, checked_reduction, listed, num_steps
 from hvd_trainer.train.callbacks.base import Callback
 from hvd_trainer.train.callbacks.checkpoint import newest_checkpoint
 from hvd_trainer.train.callbacks.trial_watch import TrialWatch, under_trial
-from hvd_trainer.train.learning_rate import LearningRate
+from hvd_trainer.train.learning_rate import LearningRate, schedule_for
 from hvd_trainer.train.plan_text import plan_text
 from hvd_trainer.train.snapshot import resume_from
 from hvd_trainer.train.step import train_step
@@ -76,7 +76,8 @@ class Trainer:
             for all ranks at once); or torch's dtypes.
 
     Raises:
-        ConfigError: no parameters, a model on another device, an optimizer that is wrapped already, ...
+        ConfigError: no parameters, a model on another device, an optimizer that is wrapped already, a scheduler made on
+            another optimizer, ...
 
     Example:
         >>> import torch, hvd_trainer as ht
@@ -116,7 +117,7 @@ class Trainer:
         self.comm, self.model, self.loss_fn = comm, model, loss_fn
         self.callbacks = under_trial(callbacks)
         self.rule = scaling_rule(lr_scaling)
-        self.schedule = as_schedule(schedule)
+        self.schedule = schedule_for(optimizer, schedule)
         self._schedule_counts = schedule is not None and not isinstance(self.schedule, TorchSchedule)
         self._user_optimizer = optimizer
         self._wrap_arguments = {
