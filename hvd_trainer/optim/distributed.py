@@ -19,12 +19,12 @@ from hvd_trainer.optim.adascale import AdaScale
 from hvd_trainer.optim.buckets import DEFAULT_BUCKET_BYTES
 from hvd_trainer.optim.choose_way import WayChooser
 from hvd_trainer.optim.clip import check_limit, clip_norm_, clip_value_
-from hvd_trainer.optim.flat_update import take_over
 from hvd_trainer.optim.grad_scaler import GradScaler
 from hvd_trainer.optim.gradient_norms import NormsObserver
 from hvd_trainer.optim.kernels import run_backward
 from hvd_trainer.optim.loss import as_sum
 from hvd_trainer.optim.norms_tap import NormsTap
+from hvd_trainer.optim.param_holders import take_over
 from hvd_trainer.optim.rates import REFERENCE, SCALE, forget_scale_where_changed, scale_groups
 from hvd_trainer.optim.reducer import Reducer
 from hvd_trainer.optim.replicas import broadcast_model, broadcast_state, broadcast_tensors
@@ -465,8 +465,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "call opt.zero_grad() or model.zero_grad() only after opt.step()",
             )
         self._total = float(self._total)
-        wants_whole, changed = self._updater.look(wants_whole)
-        numbers = Numbers(self._total, float(self._in_window), 0.0, float(bool(wants_whole)), float(changed))
+        wants_whole, aside, changed = self._updater.look(wants_whole)
+        numbers = Numbers(self._total, float(self._in_window), 0.0, aside, float(changed))
         sums = reducer.flush(numbers, self._weight + plain, float(plain), self._nominal_weight)
         step_errors.check_sums(sums, self._total, reducer, self.comm, self._name, self._scaled)
         self.last_loss = None if sums.plain else Weighted(sums.total, sums.weight)

@@ -16,7 +16,9 @@ from hvd_trainer.log import say
 from hvd_trainer.optim import step_errors
 from hvd_trainer.optim.choose_way import WayChooser, check_choice
 from hvd_trainer.optim.clip import check_limit, clip_norm_, clip_value_
-from hvd_trainer.optim.flat_update import FlatUpdate, refusal, unshare
+from hvd_trainer.optim.flat_refusal import refusal
+from hvd_trainer.optim.flat_update import FlatUpdate
+from hvd_trainer.optim.param_holders import unshare
 from hvd_trainer.optim.pieces import LAYERWISE
 from hvd_trainer.optim.reducer import Reducer
 from hvd_trainer.optim.shared_sums import SharedSums
@@ -24,6 +26,9 @@ from hvd_trainer.optim.ways import Sums
 
 UPDATES = ("auto", "shards", "tensors")
 CLIP_EPS = 1e-6  # as torch's clip_grad_norm_ has it
+# In `Numbers.aside`, of a rank that would go on in flat buffers, but has other state than these: sums of it stay below 1, which a
+# rank that must see whole gradients adds, and are exact.
+OUTDATED = 2.0**-20
 
 
 class Updater:
@@ -123,26 +128,37 @@ class Updater:
         if self.flat is not None:
             self.flat.forget_guard()
 
-    def look(self, wants_whole: str) -> tuple[str, bool]:
-        """Before the averaging: why this rank must see whole gradients, and whether somebody has written to shared parameters.
+    def look(self, wants_whole: str) -> tuple[str, float, bool]:
+        """Before the averaging, what this rank sees alone and all must know.
 
         Args:
-            wants_whole: the caller's own reason, "" for none.
+            wants_whole: the caller's own reason why it must see whole gradients, "" for none.
+
+        Returns:
+            Why it must, what `Numbers.aside` says of that, and whether somebody has written to parameters that ranks share.
         """
-        if self.flat is None:
-            return wants_whole, False
-        return (wants_whole if self.flat.shared else "") or self.flat.is_stale(), self.flat.was_changed()
+        flat = self.flat
+        if flat is None:
+            return wants_whole, float(bool(wants_whole)), False
+        wants_whole = (wants_whole if flat.shared else "") or flat.is_stale()
+        if wants_whole:
+            return wants_whole, 1.0, flat.was_changed()
+        return "", OUTDATED if flat.is_outdated() else 0.0, flat.was_changed()
 
     def settle(self, sums: Sums, wants_whole: str) -> None:
-        """After the averaging: go on in flat buffers, or end that, the same on all ranks that share them."""
+        """After the averaging: go on in flat buffers, or end that, the same on all ranks that share them.
+
+        Raises:
+            CollectiveError: the optimizer's state was replaced, and differs between the ranks; on all ranks.
+        """
         if self.flat is None:
             return
-        if sums.aside:
+        if sums.aside >= 1.0:
             self.stop(wants_whole or "another rank must see whole gradients")
         elif not self._reducer.places.all_used:
             self.stop("a parameter has no gradient, or a sparse one")
-        else:
-            problem = self.flat.refresh()
+        elif sums.aside:
+            problem = self.flat.take_state()
             if problem:
                 self.stop(problem)
 

@@ -12,7 +12,9 @@ import hvd_trainer as ht
 from hvd_trainer.comm import topology
 from tests import fake_comm
 
-FILES = ["tests/optim/test_distributed.py", "tests/optim/test_reducer.py", "tests/optim/test_replicas.py", "tests/optim/test_norms_tap.py"]
+FILES = [
+    f"tests/optim/test_{name}.py" for name in ("distributed", "reducer", "gradient_places", "replicas", "norms_tap")
+]
 
 
 def main(comm):

@@ -8,7 +8,6 @@ import torch
 
 from hvd_trainer.comm.single import SingleCommunicator
 from hvd_trainer.errors import ConfigError, LossError
-from hvd_trainer.optim import flat_update
 from hvd_trainer.optim.distributed import DistributedOptimizer
 from hvd_trainer.optim.grad_scaler import GradScaler
 from hvd_trainer.values import Weighted
@@ -376,18 +375,3 @@ def test_parameters_can_be_copied_and_saved_while_they_are_held(options, tmp_pat
         return all(torch.equal(a, v) and torch.equal(b, v) for a, b, v in zip(copied, loaded, values))
 
     assert run_threads(2, rank_main) == [True, True]
-
-
-def test_samples_find_a_change_sooner_or_later():
-    memory = torch.zeros(1000, dtype=torch.int32)
-    samples = flat_update._Samples([(memoryview(memory.numpy()), 1000)])
-    samples.take()
-    assert not samples.differ()
-    found = 0
-    for _ in range(1000):
-        samples.take()
-        memory[::10] += 1
-        found += samples.differ()
-    assert found == 100  # every place is looked at once in a thousand steps
-    samples.forget()
-    assert not samples.differ()
