@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
-
-import numpy as np
 
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.optim.noise import gain
@@ -188,68 +185,3 @@ def linear_excess(global_batch: float, reference_batch: float, noise_scale: floa
         (1.0, 5.28)
     """
     return global_batch / reference_batch / gain(noise_scale, reference_batch, global_batch)
-
-
-@dataclass(frozen=True)
-class StepSecondsFit:
-    """Seconds of a step from few measured ones: `fixed + sample B / N + N > 1: ring 2 (N - 1) / N + rank (N - 1)`.
-
-    Args:
-        fixed_s, sample_s: of a rank.
-        ring_s: of communication, what a ring sends.
-        rank_s: of communication, for each further rank; 0 where fewer than three numbers of ranks were measured.
-        most_ranks: measured.
-        errors: fitted / measured - 1 at each point.
-    """
-
-    fixed_s: float
-    sample_s: float
-    ring_s: float
-    rank_s: float
-    most_ranks: int
-    errors: tuple[float, ...]
-
-    def __call__(self, ranks: int, global_batch: int) -> float:
-        """Seconds of one step."""
-        return float(_features(ranks, global_batch) @ (self.fixed_s, self.sample_s, self.ring_s, self.rank_s))
-
-    @property
-    def median_error(self) -> float:
-        """Of the absolute relative errors."""
-        return float(np.median(np.abs(self.errors)))
-
-
-def fit_step_seconds(points: Sequence[tuple[int, int, float]]) -> Optional[StepSecondsFit]:
-    """A step's time from points of (ranks, global batch, seconds): least squares of relative errors, no term below 0.
-
-    Args:
-        points: measured; several numbers of ranks, or what more ranks cost is not known.
-
-    Returns:
-        The fit; None where there are fewer than three points, or one batch a rank alone.
-
-    Example:
-        >>> found = fit_step_seconds([(1, 32, 0.042), (1, 64, 0.074), (2, 64, 0.047), (2, 128, 0.079)])
-        >>> round(found.fixed_s, 4), round(found.sample_s, 4), round(found.ring_s, 4), round(found(2, 256), 4)
-        (0.01, 0.001, 0.005, 0.143)
-    """
-    if len(points) < 3 or len({batch / ranks for ranks, batch, _ in points}) < 2:
-        return None
-    numbers = {ranks for ranks, _, _ in points}
-    columns = [0, 1, *([2] if len(numbers) > 1 else []), *([3] if len(numbers) > 2 else [])]
-    seconds = np.array([value for _, _, value in points], dtype=float)
-    table = np.array([_features(ranks, batch) for ranks, batch, _ in points]) / seconds[:, None]
-    best, least = np.zeros(4), math.inf
-    # Least squares without negative terms, exactly: of four terms there are fifteen choices.
-    for size in range(1, len(columns) + 1):
-        for chosen in itertools.combinations(columns, size):
-            solved = np.linalg.lstsq(table[:, chosen], np.ones(len(points)), rcond=None)[0]
-            cost = float(np.sum((table[:, chosen] @ solved - 1) ** 2))
-            if np.all(solved >= 0) and cost < least:
-                best, least = np.zeros(4), cost
-                best[list(chosen)] = solved
-    return StepSecondsFit(*(float(value) for value in best), max(numbers), tuple(float(value) for value in table @ best - 1))
-
-
-def _features(ranks: int, global_batch: int) -> np.ndarray:
-    return np.array([1.0, global_batch / ranks, 2 * (ranks - 1) / ranks, float(ranks - 1)])

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from hvd_trainer.cost.policies import Point, StepSecondsFit, Task, fit_step_seconds
+from hvd_trainer.cost.policies import Point, Task
+from hvd_trainer.cost.step_seconds import StepPoint, StepSeconds, fit_step_seconds
 from hvd_trainer.cost.steps_to_target import HyperbolaFit, PredictedCurve, compare, fit_hyperbola, from_noise
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.report.facts import Facts, Trial, number, whole
@@ -55,8 +56,8 @@ class Curves:
     fit: Optional[HyperbolaFit]
     predicted: Optional[PredictedCurve]
     noise: Optional[Noise]
-    step_seconds: Optional[StepSecondsFit]
-    step_points: tuple[tuple[int, int, float], ...]
+    step_seconds: Optional[StepSeconds]
+    step_points: tuple[StepPoint, ...]
     task: Optional[Task]
     why_no_fit: str = ""
     why_no_prediction: str = ""
@@ -148,13 +149,14 @@ def _predicted(facts: Facts, noise: Optional[Noise], points: Sequence[Trial]) ->
     return from_noise(float(near.global_batch or 1), near.steps, noise.value, noise.low, noise.high), ""
 
 
-def _step_points(facts: Facts) -> list[tuple[int, int, float]]:
+def _step_points(facts: Facts) -> list[StepPoint]:
+    """What was measured apart from trials, else the trials."""
     rows = facts.entries("step_time", "points")
-    read = [(whole(row.get("ranks")), whole(row.get("global_batch")), number(row.get("step_s"))) for row in rows]
-    found = [(ranks, batch, seconds) for ranks, batch, seconds in read if ranks and batch and seconds and seconds > 0]
+    read = [(whole(row.get("ranks")), whole(row.get("global_batch")), number(row.get("step_s")), number(row.get("spread_s"))) for row in rows]
+    found = [StepPoint(ranks, batch, seconds, spread) for ranks, batch, seconds, spread in read if ranks and batch and seconds and seconds > 0]
     if found:
         return found
-    return [(trial.ranks, trial.global_batch, trial.step_s) for trial in facts.trials if trial.global_batch and trial.step_s]
+    return [StepPoint(trial.ranks, trial.global_batch, trial.step_s) for trial in facts.trials if trial.global_batch and trial.step_s]
 
 
 def _task(facts: Facts, found: Curves, met: Sequence[Trial]) -> tuple[Optional[Task], str]:
@@ -168,7 +170,7 @@ def _task(facts: Facts, found: Curves, met: Sequence[Trial]) -> tuple[Optional[T
     for trial in sorted(met, key=lambda trial: -facts.seconds(trial)):  # the fastest last: it stays
         if math.isfinite(facts.seconds(trial)):
             measured[(trial.ranks, trial.global_batch or 1)] = (facts.steps(trial), facts.seconds(trial))
-    most = max(ranks for ranks, _, _ in found.step_points)
+    most = max(point.ranks for point in found.step_points)
     return Task(found.best_known.steps, found.step_seconds, largest, most, measured), ""
 
 

@@ -229,10 +229,10 @@ def step_time(plt: Any, facts: Facts, curves: Curves) -> Optional[Any]:
     if not curves.step_points:
         return None
     figure, axis = plt.subplots(figsize=(7.2, 3.8), layout="constrained")
-    x_limits = spread([batch for _, batch, _ in curves.step_points], 1.4)
-    shown = [1e3 * seconds for _, _, seconds in curves.step_points]
-    for ranks, colour in zip(sorted({ranks for ranks, _, _ in curves.step_points}), FOR_RANKS):
-        mine = [(batch, 1e3 * seconds) for number_, batch, seconds in curves.step_points if number_ == ranks]
+    x_limits = spread([point.global_batch for point in curves.step_points], 1.4)
+    shown = [1e3 * point.step_s for point in curves.step_points]
+    for ranks, colour in zip(sorted({point.ranks for point in curves.step_points}), FOR_RANKS):
+        mine = [(point.global_batch, 1e3 * point.step_s) for point in curves.step_points if point.ranks == ranks]
         axis.plot([batch for batch, _ in mine], [ms for _, ms in mine], "o", color=colour, label=f"{ranks} rank{'s' * (ranks > 1)}, measured")
         if curves.step_seconds is not None:
             grid = np.geomspace(*x_limits, 60)

@@ -157,11 +157,13 @@ class Measurer:
                 phases["memory"][str(number)] = {"ranks": number, "micro_batch": micro_batch, "note": "as given by --micro-batch"}
             else:
                 phases["memory"][str(number)] = self.memory(number, base, defaults.get(number, known), found.get("points", []))
-        points = [point for found in raw.values() for point in found.get("points", [])]
-        phases["step_time"] = {"points": points, "fit": step_time.fit(points)}
+        # The script as it is was timed on every number of ranks, also where there was no room for more.
+        points = [point for found in raw.values() for point in found.get("points", [])] + step_time.points(list(defaults.values()))
+        fitted = step_time.fit(points)
+        phases["step_time"] = {"points": points, "fit": {} if fitted is None else fitted.as_rows()}
         phases["lr_range"] = raw[most].get("sweep", {"note": "not measured"})
         phases["noise"] = noise.read(known, given_noise)
-        phases["prediction"] = predict.read(base, known, phases["noise"], phases["step_time"]["fit"], ranks, largest, phases["lr_range"].get("highest_rate"))
+        phases["prediction"] = predict.read(base, known, phases["noise"], fitted, ranks, largest, phases["lr_range"].get("highest_rate"))
         named = {"check against 1 rank": phases["check"], "range test of the rate": phases["lr_range"], "noise scale": phases["noise"], "prediction": phases["prediction"]}
         named.update({f"what fits on each of {number} ranks" if number != "1" else "what fits on 1 rank": found for number, found in phases["memory"].items()})
         phases["notes"] = notes + [f"{name}: {part['note']}" for name, part in named.items() if part.get("note")]

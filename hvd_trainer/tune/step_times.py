@@ -1,6 +1,7 @@
 """What a step takes by the fit over all trials: one that ran while the machine was busy with something else must not decide.
 
-Disturbances only ever make a step slower. So a trial counts with its own median where that is below the fit, and with the fit else.
+Disturbances only ever make a step slower. So a trial counts with its own median where that is below the fit, and with the fit else; but
+where its batch was slower than the fit by more than its steps scatter, as some batches are, with what was measured there.
 What ran beside other jobs and has no fit of its own counts as if those had slowed it as much as they slowed the others.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Optional
 
+from hvd_trainer.cost.step_seconds import StepSeconds
 from hvd_trainer.tune.ledger import Record
 from hvd_trainer.tune.phases import step_time
 from hvd_trainer.tune.trial import CAP, MET, SCRIPT_END
@@ -37,7 +39,7 @@ def with_fits(records: Sequence[Record], points: Sequence[dict[str, Any]] = ()) 
     for record in records:
         ranks, batch = record.settings.ranks, record.result.start.get("global_batch")
         fitted = fits[ranks, record.settings.optimizer]
-        seconds = step_time.seconds(fitted, ranks, batch) if batch and record.result.step_s else None
+        seconds = fitted(ranks, batch) if fitted is not None and batch and record.result.step_s else None
         found.append(replace(record, result=replace(record.result, fitted_step_s=seconds)))
     slower = slowness(found, 1)
     return [
@@ -59,12 +61,12 @@ def slowness(records: Sequence[Record], jobs: int) -> float:
     return max(1.0, statistics.median(result.step_s / result.fitted_step_s for result in shared)) if shared else float(jobs)
 
 
-def _fit(key: tuple[int, Optional[str]], records: Sequence[Record], points: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _fit(key: tuple[int, Optional[str]], records: Sequence[Record], points: Sequence[dict[str, Any]]) -> Optional[StepSeconds]:
     ranks, optimizer = key
     # What diverged has made few steps, and those not at its batch's usual speed: NaN and denormal numbers are slow.
     measured = step_time.points([r.result for r in records if r.result.shared_by == 1 and r.result.outcome in (MET, CAP, SCRIPT_END)])
     if optimizer is None:
         measured += [point for point in points if point["ranks"] == ranks]
     if len(measured) < LEAST_TRIALS or len({point["global_batch"] for point in measured}) < LEAST_BATCHES:
-        return {}
+        return None
     return step_time.fit(measured)

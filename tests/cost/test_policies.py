@@ -13,7 +13,6 @@ from hvd_trainer.cost.policies import (
     RECOMMENDED,
     Point,
     Task,
-    fit_step_seconds,
     linear_excess,
     worth_it,
 )
@@ -82,21 +81,3 @@ def test_what_the_linear_rule_asks_too_much():
     assert linear_excess(64, 64, 100.0) == 1.0
     assert linear_excess(128, 64, 1e9) == pytest.approx(1.0, rel=1e-6)  # all noise: the linear rule is right
     assert linear_excess(128, 64, 0.0) == 2.0  # no noise: the rate stays
-
-
-@given(st.floats(1e-4, 1e-1), st.floats(1e-6, 1e-3), st.floats(0, 1e-1), st.floats(0, 1e-2))
-def test_seconds_of_a_step_are_recovered(fixed_s, sample_s, ring_s, rank_s):
-    def true(ranks, batch):
-        return fixed_s + sample_s * batch / ranks + ring_s * 2 * (ranks - 1) / ranks + rank_s * (ranks - 1)
-
-    points = [(ranks, batch, true(ranks, batch)) for ranks in (1, 2, 4) for batch in (64, 256, 1024)]
-    found = fit_step_seconds(points)
-    assert found.most_ranks == 4 and found.median_error < 1e-6
-    assert found(8, 512) == pytest.approx(true(8, 512), rel=1e-5)
-
-
-def test_seconds_of_a_step_from_too_little():
-    assert fit_step_seconds([(1, 32, 0.1), (1, 64, 0.2)]) is None
-    assert fit_step_seconds([(1, 32, 0.1), (1, 32, 0.1), (2, 64, 0.2)]) is None
-    falling = fit_step_seconds([(1, 32, 0.3), (1, 64, 0.2), (1, 128, 0.1)])
-    assert falling.sample_s == 0.0 and falling.ring_s == 0.0 and falling.median_error > 0.1

@@ -152,3 +152,12 @@ def test_short_trials_share_a_job(tmp_path, monkeypatch):
     trials = [record for record in records if record.label != SEED]
     assert len(trials) == 14 and len({record.settings.key for record in records}) == len(records)
     assert any(record.result.outcome == FAILED for record in records) and job.jobs < len(records) - 3
+
+
+def test_ranks_without_room_for_their_step_times_are_predicted_from_the_others(tmp_path, monkeypatch):
+    """A small budget has room for one job of step times: the other number of ranks must not do without a predicted trial."""
+    monkeypatch.setattr("hvd_trainer.tune.measure.Measurer.room_s", lambda self, start_s: 0.0 if self.ledger.phase("ranks 2") else 5.0)
+    hunt = search(tmp_path, FakeJob(ROLES, noise=NOISE), max_trials=4)
+    labels = [(record.settings.ranks, record.label) for record in hunt.run() if record.label != SEED]
+    assert labels == [(2, DEFAULT), (1, DEFAULT), (2, PREDICTED), (1, PREDICTED)]
+    assert hunt.phases["prediction"]["best"]["1"]["labels"] == ["extrapolated"] and any("1 rank: left out" in note for note in hunt.phases["notes"])

@@ -61,3 +61,14 @@ def test_jobs_beside_each_other_count_as_if_they_were_alone():
     found = with_fits([*TRIALS, *shared, other])
     assert found[-1].result.to_target_s == pytest.approx(300 * (1e-3 + 1e-5 * 128), rel=0.15)
     assert slowness(found, 2) == pytest.approx(1.6, rel=0.1) and slowness(found[:5], 3) == 3.0 and slowness(found[:5], 1) == 1.0
+
+
+def test_a_batch_that_is_slow_by_itself_is_not_hidden():
+    """Its steps lie close together, or its runs with other seeds took as long: no other work on the machine does that."""
+    slow_s = (1e-3 + 1e-5 * 128) * 1.8
+    steady = record(256, 200, slower=1.8, end={"spread_s": 0.05 * slow_s})
+    ragged = record(256, 200, slower=1.8, end={"spread_s": 1.2 * slow_s})
+    again = [record(256, 200, slower=1.8), record(256, 200, slower=1.83)]
+    for hidden, extra in ((False, [steady]), (False, again), (True, [ragged])):
+        seconds = with_fits([*TRIALS, *extra])[5].result.to_target_s
+        assert seconds == pytest.approx(200 * (slow_s / 1.8 if hidden else slow_s), rel=0.1)

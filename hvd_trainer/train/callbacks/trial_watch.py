@@ -193,6 +193,7 @@ class TrialWatch(Callback):
             samples=self._samples,
             train_s=self._train_s,
             step_s=statistics.median(steady),
+            spread_s=spread_s(steady),
             losses=self._first_losses,
             peak_bytes=max(peaks),
             wall_s=time.perf_counter() - self._began_s,
@@ -203,6 +204,19 @@ class TrialWatch(Callback):
     def _write(self, trainer: Trainer, event: str, **values: Any) -> None:
         if trainer.comm.rank == 0:
             self._order.write(event, **values)
+
+
+def spread_s(steps_s: Sequence[float]) -> Optional[float]:
+    """Seconds between the quartiles; None of fewer than four, which have none.
+
+    Example:
+        >>> spread_s([1.0, 2.0, 3.0, 4.0, 5.0]), spread_s([1.0, 2.0, 3.0])
+        (2.0, None)
+    """
+    if len(steps_s) < 4:
+        return None
+    low, _, high = statistics.quantiles(steps_s, n=4, method="inclusive")
+    return high - low
 
 
 def peak_bytes(device: torch.device) -> int:

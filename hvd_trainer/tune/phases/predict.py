@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from hvd_trainer.cost.step_seconds import StepSeconds
 from hvd_trainer.cost.steps_to_target import from_noise
-from hvd_trainer.tune.phases import step_time
 from hvd_trainer.tune.start_points import Base, middle_rate
 from hvd_trainer.tune.trial import MET, TrialResult
 
@@ -16,7 +16,7 @@ ROOM = 0.8  # of the script's length may be filled by a prediction, for another 
 
 
 def read(
-    base: Base, first: TrialResult, noise: dict[str, Any], fitted: dict[str, Any], ranks: Sequence[int], largest: int, highest_rate: Optional[float]
+    base: Base, first: TrialResult, noise: dict[str, Any], fitted: Optional[StepSeconds], ranks: Sequence[int], largest: int, highest_rate: Optional[float]
 ) -> dict[str, Any]:
     """The table.
 
@@ -24,7 +24,7 @@ def read(
         base: the script.
         first: its run to the target.
         noise: of `noise.read`.
-        fitted: of `step_time.fit`.
+        fitted: of `step_time.fit`; on ranks without measured batches it is extrapolated from others.
         ranks: numbers of them.
         largest: batch.
         highest_rate: no rate is above it; None: not known.
@@ -36,7 +36,7 @@ def read(
         return {"rows": [], "best": {}, "note": f"none, the noise scale is {noise['note'].partition(';')[0]}"}
     if first.outcome != MET:
         return {"rows": [], "best": {}, "note": f"none, the script's own run did not come to the target ({first.outcome})"}
-    if not fitted:
+    if fitted is None:
         return {"rows": [], "best": {}, "note": "none, no step times were measured"}
     low, high = noise["low"], noise["high"]
     interval = (low, high) if low is not None and high is not None and math.isfinite(high) else (None, None)
@@ -45,7 +45,6 @@ def read(
     rows, best = [], {}
     for number in sorted(ranks):
         mine = [row(base, curve, number, batch, noise["noise_scale"], fitted, highest_rate, most_samples) for batch in _batches(base, number, largest)]
-        mine = [each for each in mine if each is not None]
         rows += mine
         allowed = [each for each in mine if TOO_LONG not in each["labels"]]
         if allowed:
@@ -54,15 +53,13 @@ def read(
 
 
 def row(
-    base: Base, curve: Any, ranks: int, batch: int, noise_scale: float, fitted: dict[str, Any], highest_rate: Optional[float], most_samples: float
-) -> Optional[dict[str, Any]]:
-    """One row; None without step times for these ranks."""
-    step_s = step_time.seconds(fitted, ranks, batch)
-    if step_s is None:
-        return None
+    base: Base, curve: Any, ranks: int, batch: int, noise_scale: float, fitted: StepSeconds, highest_rate: Optional[float], most_samples: float
+) -> dict[str, Any]:
+    """One row."""
+    step_s = fitted(ranks, batch)
     steps = curve.steps(batch)
     interval = curve.interval(batch)
-    labels = [EXTRAPOLATED if step_time.is_extrapolated(fitted, ranks, batch) else PREDICTED]
+    labels = [EXTRAPOLATED if fitted.is_extrapolated(ranks, batch) else PREDICTED]
     if steps * batch > ROOM * most_samples:
         labels.append(TOO_LONG)
     return {

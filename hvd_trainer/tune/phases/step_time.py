@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from hvd_trainer.cost.fit_step import fit_compute
-from hvd_trainer.cost.samples import LOCAL, StepSample
-from hvd_trainer.cost.step_time import Compute, StepTime
+from hvd_trainer.cost.step_seconds import StepPoint, StepSeconds, fit_step_seconds
 from hvd_trainer.tune.runner import Run
 from hvd_trainer.tune.start_points import Base
 from hvd_trainer.tune.trial import Caps, Settings, TrialResult
 
 POINTS = 6
 STEPS, WARM_STEPS = 14, 4
-BEYOND = 2.0  # times the measured range: further out a time is "extrapolated"
 
 
 def batches(ranks: int, smallest: int, largest: int, count: int = POINTS) -> list[int]:
@@ -46,49 +43,23 @@ def points(results: Sequence[Optional[TrialResult]]) -> list[dict[str, Any]]:
     """The measured points, without runs that failed."""
     return [
         {
-            "ranks": result.start["ranks"], "global_batch": result.start["global_batch"], "step_s": result.step_s, "steps": result.steps,
-            "peak_bytes": result.end.get("peak_bytes"),
+            "ranks": result.start["ranks"], "global_batch": result.start["global_batch"], "step_s": result.step_s,
+            "spread_s": result.end.get("spread_s"), "steps": result.steps, "peak_bytes": result.end.get("peak_bytes"),
         }
         for result in results
         if result is not None and result.step_s and result.start
     ]  # fmt: skip
 
 
-def fit(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Ranks -> the fit over the share of a rank; what ranks say to each other is part of what does not depend on the batch.
+def fit(measured: Sequence[dict[str, Any]]) -> Optional[StepSeconds]:
+    """The model of `cost.step_seconds` through points; None: too few.
 
     Args:
         measured: from `points`.
 
     Example:
         >>> found = fit([{"ranks": 2, "global_batch": 2 * m, "step_s": 0.01 + 0.001 * m} for m in (8, 16, 64)])
-        >>> round(seconds(found, 2, 256), 4), is_extrapolated(found, 2, 256), seconds(found, 1, 256), is_extrapolated(found, 2, 512)
-        (0.138, False, None, True)
+        >>> round(found(2, 256), 4), found.is_extrapolated(2, 256), found.is_extrapolated(2, 512)
+        (0.138, False, True)
     """
-    found = {}
-    for ranks in sorted({point["ranks"] for point in measured}):
-        mine = [point for point in measured if point["ranks"] == ranks]
-        samples = [StepSample(LOCAL, max(1, round(point["global_batch"] / ranks)), 1, 1, 1, (point["step_s"],)) for point in mine]
-        if len({sample.micro_batch for sample in samples}) < 2:
-            continue
-        fitted = fit_compute(samples, num_draws=0)
-        model, compute = fitted.model, fitted.model.compute
-        found[str(ranks)] = {
-            "fixed_s": compute.fixed_s + model.update_s, "sample_s": compute.sample_s, "knee": compute.knee, "beyond_s": compute.beyond_s,
-            "scatter": fitted.scatter, "rank_batches": list(fitted.micro_batches),
-        }  # fmt: skip
-    return found
-
-
-def seconds(fitted: dict[str, Any], ranks: int, global_batch: float) -> Optional[float]:
-    """Of a step; None where nothing was fitted for these ranks."""
-    values = fitted.get(str(ranks))
-    if values is None:
-        return None
-    return StepTime(Compute(values["fixed_s"], values["sample_s"], values["knee"], values["beyond_s"])).seconds(global_batch / ranks)
-
-
-def is_extrapolated(fitted: dict[str, Any], ranks: int, global_batch: float) -> bool:
-    """Whether a batch is far outside of what was measured."""
-    low, high = fitted[str(ranks)]["rank_batches"]
-    return not low / BEYOND <= global_batch / ranks <= high * BEYOND
+    return fit_step_seconds([StepPoint(point["ranks"], point["global_batch"], point["step_s"], point.get("spread_s")) for point in measured])
