@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "HVD_TRAINER_TRIAL"
 SHOWN = 20  # trials in the live table
+SAY_S = 50.0  # where the output is no terminal, what runs is said again after this long
 
 
 @click.command(short_help="Find the batch, rate, warm-up and optimizer that reach a target soonest.")
@@ -61,6 +62,13 @@ def tune(context: click.Context, script: str, arguments: tuple[str, ...], **opti
     SCRIPT stays as it is: main(comm, config) under ht.run, with fields global_batch and lr in its config (and optimizer
     and warmup_epochs, if they are to be chosen too). Its arguments follow "--". Checkpoints and logs are not written in
     trials. Ctrl-C leaves a state: the same command goes on.
+
+    \b
+    Exit codes:
+      0    every number of --ranks has a recommendation
+      1    on one of them no trial came to the target, or none was run
+      2    refused: an option, or a script that cannot be tuned; what was finished before is in the report
+      130  interrupted
 
     \b
     Examples:
@@ -202,7 +210,7 @@ def ended_like_ctrl_c() -> Iterator[None]:
 
 
 class View:
-    """The live table; where the output is no terminal, a line a trial.
+    """The live table; where the output is no terminal, a line a trial, and what runs about once a minute.
 
     Args:
         budget_s: seconds.
@@ -217,12 +225,37 @@ class View:
         self._search: Search | None = None
 
     def live(self, search: Search) -> Any:
-        """A context in which the table stands at the end of the terminal."""
+        """A context in which the table stands at the end of the terminal, or in which lines say what runs."""
         from rich.live import Live
 
         self._search = search
         self.change("")
-        return Live(get_renderable=self.table, console=self._console, refresh_per_second=2) if self._console.is_terminal else contextlib.nullcontext()
+        return Live(get_renderable=self.table, console=self._console, refresh_per_second=2) if self._console.is_terminal else self._saying()
+
+    @contextlib.contextmanager
+    def _saying(self) -> Iterator[None]:
+        """A log that stands still looks like a job that hangs."""
+        over = threading.Event()
+
+        def say() -> None:
+            while not over.wait(SAY_S):
+                if self._running and time.monotonic() - self._since_s >= 0.9 * SAY_S:
+                    click.echo(f"# {self.now()}", err=True)
+
+        thread = threading.Thread(target=say, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def now(self) -> str:
+        """What runs, since when, and what was found so far."""
+        from hvd_trainer.durations import show_duration
+
+        elapsed_s = time.monotonic() - self._since_s
+        return f"{self._running}: for {show_duration(elapsed_s)}; {len(self._records)} trials are over, {show_duration(max(self._left_s - elapsed_s, 0))} left"
 
     def change(self, running: str) -> None:
         """A trial began, or ended (""): look at the ledger here, because the table is drawn by another thread."""

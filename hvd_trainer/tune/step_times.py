@@ -15,7 +15,7 @@ from typing import Any, Optional
 from hvd_trainer.cost.step_seconds import StepSeconds
 from hvd_trainer.tune.ledger import Record
 from hvd_trainer.tune.phases import step_time
-from hvd_trainer.tune.trial import CAP, MET, SCRIPT_END
+from hvd_trainer.tune.trial import CAP, LEAST_STEPS, MET, SCRIPT_END
 
 LEAST_TRIALS = 5  # and of them different batches
 LEAST_BATCHES = 3
@@ -64,7 +64,8 @@ def slowness(records: Sequence[Record], jobs: int) -> float:
 def _fit(key: tuple[int, Optional[str]], records: Sequence[Record], points: Sequence[dict[str, Any]]) -> Optional[StepSeconds]:
     ranks, optimizer = key
     # What diverged has made few steps, and those not at its batch's usual speed: NaN and denormal numbers are slow.
-    measured = step_time.points([r.result for r in records if r.result.shared_by == 1 and r.result.outcome in (MET, CAP, SCRIPT_END)])
+    good = [r.result for r in records if r.result.shared_by == 1 and r.result.outcome in (MET, CAP, SCRIPT_END)]
+    measured = step_time.points([result for result in good if result.steps >= LEAST_STEPS])
     if optimizer is None:
         measured += [point for point in points if point["ranks"] == ranks]
     if len(measured) < LEAST_TRIALS or len({point["global_batch"] for point in measured}) < LEAST_BATCHES:

@@ -12,6 +12,7 @@ from hvd_trainer.tune.job import JobEnd
 
 MET, CAP, SCRIPT_END, DIVERGED, FAILED = "target met", "cap reached", "script ended", "diverged", "failed"
 OUTCOMES = {"met": MET, "cap": CAP, "script_end": SCRIPT_END, "diverged": DIVERGED}
+LEAST_STEPS = 2  # the first one allocates, and says nothing of a step
 START_S = 180.0  # what starting and ending may take besides the training, on a machine that is busy
 OUT_OF_MEMORY = ("out of memory", "cannot allocate memory", "can't allocate memory", "bad_alloc", "memoryerror", "oom-kill")
 
@@ -226,9 +227,12 @@ def result_of(events: Sequence[dict[str, Any]], ended: JobEnd, wall_s: float, fi
         known.update({"steps": end.get("step", known["steps"]), "samples": end.get("samples", known["samples"]), "train_s": end.get("train_s", known["train_s"])})
         outcome = OUTCOMES[end["outcome"]]
         reason = end.get("message", "") or {CAP: "the cap of this trial", SCRIPT_END: "the script's own length"}.get(outcome, "")
+        if outcome == CAP and known["steps"] < LEAST_STEPS:
+            reason = too_few(known["steps"], known["train_s"])
         return TrialResult(outcome, reason, step_s=end.get("step_s"), value=end.get("value"), noise_scale=end.get("noise_scale"), end=end, **known)
     if ended.code is None:
-        return TrialResult(CAP, f"killed after {wall_s:.0f} s", **known)
+        killed = f"killed after {wall_s:.0f} s"
+        return TrialResult(CAP, killed if known["steps"] >= LEAST_STEPS else f"{too_few(known['steps'], known['train_s'])}; {killed}", **known)
     if ended.code == 0 and checks:
         return TrialResult(SCRIPT_END, f"the script stopped itself after {known['steps']} steps or later (EarlyStop?)", **known)
     if ended.code == 0:
@@ -239,6 +243,16 @@ def result_of(events: Sequence[dict[str, Any]], ended: JobEnd, wall_s: float, fi
             "move the training into main(comm, config)",
         )
     return TrialResult(FAILED, failure(errors, ended), last_lines=ended.last_lines, **known)
+
+
+def too_few(steps: int, train_s: float) -> str:
+    """Why a trial that a cap ended at once says nothing about its settings.
+
+    Example:
+        >>> too_few(1, 12.3), too_few(0, 0.0)
+        ('too few steps to judge: 1 in 12.3 s; a larger --budget', 'too few steps to judge: none was seen; a larger --budget')
+    """
+    return f"too few steps to judge: {f'{steps} in {train_s:.3g} s' if steps else 'none was seen'}; a larger --budget"
 
 
 def failure(errors: Sequence[dict[str, Any]], ended: JobEnd) -> str:

@@ -2,8 +2,11 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import yaml
@@ -123,6 +126,27 @@ def test_the_live_table_draws():
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(view.table())
     assert "0 trials, 1m00s left" in console.export_text()
+
+
+def test_without_a_terminal_a_long_trial_is_said_again(tune, monkeypatch):
+    """A log in which nothing appears for an hour looks like a job that hangs."""
+    monkeypatch.setattr(command, "SAY_S", 0.05)
+
+    class Slow(FakeJob):
+        def __call__(self, *arguments):
+            time.sleep(0.4 if self.jobs == 1 else 0.0)
+            return super().__call__(*arguments)
+
+    done = tune("--trials", "2", "--no-phases", job=Slow())
+    said = [line for line in done.output.splitlines() if "trials are over" in line]
+    assert len(said) >= 3 and all(line.startswith("# linear rule: 2 ranks, batch 256") and " left" in line for line in said), done.output
+    assert "for 0." in said[0] and not [thread for thread in threading.enumerate() if "say" in thread.name]
+
+
+def test_help_and_docs_name_the_exit_codes():
+    help_text = CliRunner().invoke(main, ["tune", "--help"]).output
+    codes = set(re.findall(r"^ +(\d+)  ", help_text, re.MULTILINE))
+    assert codes == set(re.findall(r"^\| (\d+) \|", (ROOT / "docs/tune.md").read_text(), re.MULTILINE)) == {"0", "1", "2", "130"}
 
 
 @pytest.mark.slow

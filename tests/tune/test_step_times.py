@@ -72,3 +72,9 @@ def test_a_batch_that_is_slow_by_itself_is_not_hidden():
     for hidden, extra in ((False, [steady]), (False, again), (True, [ragged])):
         seconds = with_fits([*TRIALS, *extra])[5].result.to_target_s
         assert seconds == pytest.approx(200 * (slow_s / 1.8 if hidden else slow_s), rel=0.1)
+
+
+def test_a_single_step_is_no_measurement():
+    """The first one allocates: a trial that was capped there does not say how long a step takes."""
+    once = [record(batch, 1, slower=20.0, outcome=CAP) for batch in (2048, 2000, 1900, 1800, 1700)]
+    assert with_fits([*TRIALS, *once])[4].result.fitted_step_s == pytest.approx(TRIALS[4].result.step_s, rel=0.05)

@@ -93,3 +93,11 @@ def test_what_cannot_be_set_is_refused():
         fields_for(Settings(1, 64, 0.1, "adamw"), CONFIG, START)
     with pytest.raises(ConfigError, match="lr_scaling is 'adascale'"):
         fields_for(Settings(1, 64, 0.1), CONFIG, {**START, "rule": "adascale"})
+
+
+def test_a_trial_that_was_capped_after_one_step_says_so():
+    once = end("cap", step=1, train_s=12.0)
+    assert result_of([CONFIG, START, once], JobEnd(0, ""), 9.0, {}).reason == "too few steps to judge: 1 in 12 s; a larger --budget"
+    assert result_of([CONFIG, START, {**CHECK, "step": 1}], JobEnd(None, ""), 5.0, {}).reason.startswith("too few steps to judge: 1 in 0.5 s")
+    assert result_of([CONFIG, START], JobEnd(None, ""), 5.0, {}).reason.endswith("killed after 5 s")
+    assert result_of([CONFIG, START, end("cap", step=2)], JobEnd(0, ""), 9.0, {}).reason == "the cap of this trial"
