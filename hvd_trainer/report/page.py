@@ -13,6 +13,7 @@ from hvd_trainer.report import plots, tables
 from hvd_trainer.report.curves import Curves, curves
 from hvd_trainer.report.draw import style, svg
 from hvd_trainer.report.facts import Facts
+from hvd_trainer.report.how import SOONER, TO_GET, too_few
 from hvd_trainer.report.say import headline, recommendations
 from hvd_trainer.report.tables import Table
 
@@ -91,10 +92,16 @@ def start_line(facts: Facts) -> str:
 
 def sections(facts: Facts, known: Curves) -> list[Section]:
     """Everything below the first screen, in the order of the page."""
-    optimizer = f" with {known.optimizer}" if known.optimizer else ""
-    noise_missing = f"The gradient noise scale was not measured along a run{_note(facts, 'noise')}."
-    if known.noise is not None and not known.noise.curve:
-        noise_missing = f"The noise scale over a run is {known.noise.value:.0f} samples; there is no curve of it." if known.noise.value else f"There is no noise scale{_note(facts, 'noise')}."
+    optimizer, few = f" with {known.optimizer}" if known.optimizer else "", too_few(facts, known)
+    noise_missing = f"The gradient noise scale was not measured along a run{_note(facts, 'noise')}. {TO_GET['noise']}"
+    if known.noise is not None and len(known.noise.curve) < 2:
+        noise_missing = f"There is no noise scale{_note(facts, 'noise')}. {TO_GET['noise']}"
+        if known.noise.value:
+            noise_missing = f"The noise scale over a run is {known.noise.value:.0f} samples; for a curve the run has too few evaluations: {SOONER}."
+
+    def told(text: str, part: str) -> str:
+        return " ".join(each for each in (text, few.get(part, "")) if each)
+
     with style() as plt:
 
         def figure(name: str, draw: Callable, says: str) -> str:
@@ -104,25 +111,27 @@ def sections(facts: Facts, known: Curves) -> list[Section]:
         found = [
             Section(
                 "Steps and samples against the batch",
-                f"Each large point is the trial with the fewest steps{optimizer} at its batch, on any number of ranks. Left of the critical batch twice the "
-                "batch nearly halves the steps; right of it, it nearly doubles the samples.",
+                told(
+                    f"Each large point is the trial with the fewest steps{optimizer} at its batch, on any number of ranks. Left of the critical batch twice the "
+                    "batch nearly halves the steps; right of it, it nearly doubles the samples.", "steps",
+                ),
                 figure("steps", plots.steps_and_samples, "Steps and samples to the target against the global batch"),
-                f"No trial came to the target, and there is no prediction ({known.why_no_prediction}).", tables.steps(facts, known),
+                f"No trial came to the target, and there is no prediction ({known.why_no_prediction}): {SOONER}.", tables.steps(facts, known),
             ),
             Section(
                 "Time against ranks",
                 "Three ways to use more ranks: leave the global batch as the script has it; leave the batch of each rank; or choose the best batch for each number "
                 "of ranks. Seconds of a step and steps to the target are from fits; above twice the ranks that were measured, it is extrapolated.",
                 figure("ranks", plots.time_against_ranks, "Time to the target against the number of ranks for three policies"),
-                f"Not drawn: {known.why_no_time}.", tables.policies(facts, known),
+                f"Not drawn: {known.why_no_time}. More trials that meet the target at other batches give both: {SOONER}.", tables.policies(facts, known),
             ),
             Section(
-                "Time of a step", "Median seconds of a step, measured and fitted: a fixed part, a part for each sample of a rank, and communication.",
-                figure("step", plots.step_time, "Time of a step against the global batch"), "No step was timed.", None,
+                "Time of a step", told("Median seconds of a step, measured and fitted: a fixed part, a part for each sample of a rank, and communication.", "step"),
+                figure("step", plots.step_time, "Time of a step against the global batch"), f"No step was timed. {TO_GET['step_time']}", None,
             ),
             Section(
                 "Range test of the rate", _range_text(facts),
-                figure("range", plots.range_test, "Training loss against a rising learning rate"), f"No range test was run{_note(facts, 'lr_range')}.", None,
+                figure("range", plots.range_test, "Training loss against a rising learning rate"), f"No range test was run{_note(facts, 'lr_range')}. {TO_GET['lr_range']}", None,
             ),
             Section(
                 "Noise scale over training",
@@ -131,14 +140,14 @@ def sections(facts: Facts, known: Curves) -> list[Section]:
                 figure("noise", plots.noise_over_training, "Gradient noise scale along a run"), noise_missing, None,
             ),
             Section(
-                "All trials", _trials_text(facts), figure("trials", plots.all_trials, "All trials by batch and rate, coloured by time to the target"),
-                "No trial was run.", tables.trials(facts),
+                "All trials", told(_trials_text(facts), "trials"), figure("trials", plots.all_trials, "All trials by batch and rate, coloured by time to the target"),
+                f"No trial was run. {TO_GET['trials']}", tables.trials(facts),
             ),
         ]  # fmt: skip
-    return found + _phases(facts)
+    return found + _phases(facts, few)
 
 
-def _phases(facts: Facts) -> list[Section]:
+def _phases(facts: Facts, few: Mapping[str, str]) -> list[Section]:
     parts = (
         ("check", "", "Check of the gradient", "One step on all ranks against the same step in one process."),
         ("memory", "", "What fits in memory", "The largest micro-batch of a rank, by number of ranks."),
@@ -150,7 +159,9 @@ def _phases(facts: Facts) -> list[Section]:
     found = []
     for name, within, title, text in parts:
         table = tables.of_phase(facts, name, within)
-        found.append(Section(title, text if table.rows else "", "", "" if table.rows else f"Not part of this report{_note(facts, name)}.", table if table.rows else None, name == "prediction"))
+        missing = "" if table.rows else f"Not part of this report{_note(facts, name)}. {TO_GET[name]}"
+        told = " ".join(each for each in (text, few.get(name, "")) if each) if table.rows else ""
+        found.append(Section(title, told, "", missing, table if table.rows else None, name == "prediction"))
     return found
 
 

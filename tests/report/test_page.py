@@ -100,7 +100,8 @@ def test_a_report_without_phases_says_what_is_missing():
 
 def test_an_empty_report_is_a_page_too():
     page = Page(html({"script": "<b>&", "target": "loss<=1", "trials": [], "phases": {"lr_range": {"note": "not measured"}}}))
-    assert "No range test was run: not measured." in page.texts["p"] and page.texts["h1"] == ["No trial was run."] and "svg" not in page.tags and "b" not in page.tags and not page.wrong
+    assert any(said.startswith("No range test was run: not measured. ") for said in page.texts["p"])
+    assert page.texts["h1"] == ["No trial was run."] and "svg" not in page.tags and "b" not in page.tags and not page.wrong
 
 
 @pytest.mark.parametrize(("module", "command"), [("matplotlib", "pip install matplotlib"), ("jinja2", "pip install jinja2")])
