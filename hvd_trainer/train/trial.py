@@ -40,6 +40,7 @@ ROLES = {
 SHOW = {"global_batch": "global_batch: int = 64", "lr": "lr: float = 0.1", "optimizer": 'optimizer: str = "sgd"', "warmup": "warmup_epochs: float = 0", "seed": "seed: int = 0"}
 
 _current: Optional[TrialOrder] = None
+_trained: frozenset[tuple[str, int]] = frozenset()
 
 
 class TrialRefused(ConfigError):
@@ -152,7 +153,7 @@ def begin() -> Optional[TrialJob]:
     """The job of this process, from HVD_TRAINER_TRIAL; None outside of `tune`. Its first run is now the current one."""
     global _current
     path, _ = env.own_setting("TRIAL", "")
-    _current = None
+    end()
     if not path:
         return None
     content = json.loads(Path(str(path)).read_text())
@@ -169,8 +170,19 @@ def enter(order: TrialOrder) -> None:
 
 def end() -> None:
     """`ht.run` is over."""
-    global _current
-    _current = None
+    global _current, _trained
+    _current, _trained = None, frozenset()
+
+
+def leave(trained: frozenset[tuple[str, int]]) -> None:
+    """What a run of the job leaves for the next one to look at: names and checksums of the parameters that it changed."""
+    global _trained
+    _trained = trained
+
+
+def left() -> frozenset[tuple[str, int]]:
+    """What the run before this one left."""
+    return _trained
 
 
 def current() -> Optional[TrialOrder]:

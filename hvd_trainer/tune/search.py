@@ -161,12 +161,16 @@ class Search:
         return (known[0]["micro_batch"], is_harmless(known[0])) if known else (None, False)
 
     def _in_turns(self, lanes: Sequence[Lane], reserve_s: float) -> None:
-        """Run what the lanes have, until they are done or the budget (but for the reserve) is spent."""
+        """Run what the lanes have, until they are done or the budget is spent; only what is sampled leaves the reserve alone.
+
+        A small budget is better spent on settings that were never tried than on other seeds of the first.
+        """
         by_ranks = {lane.ranks: lane for lane in lanes}
         while True:
             records = self.records
             standings = [self._standing(lane, records) for lane in lanes]
-            turn = next_turn(standings, self.left_s - reserve_s)
+            sampling = all(standing.stage >= SAMPLES for standing in standings)
+            turn = next_turn(standings, self.left_s - (reserve_s if sampling else 0.0))
             if turn is None:
                 return
             self._run(by_ranks[turn.ranks].items(records, self._at_once(turn)), turn.room_s)

@@ -119,3 +119,42 @@ def test_a_backend_that_cannot_start_is_an_error_event(start):
     with pytest.raises(Exception, match="nccl"):
         start(TIMING, backend="nccl")
     assert start.events()[0][-1]["event"] == "error" and "nccl" in start.events()[0][-1]["message"]
+
+
+CACHED = {}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_model_that_is_kept_from_run_to_run_is_refused(start, whole):
+    """Whole, or a part of it: the body that a module has loaded once, under a new head."""
+    CACHED.clear()
+
+    def keeps(comm, config):
+        body = CACHED.setdefault("body", torch.nn.Linear(3, 3).double())
+        head = CACHED.setdefault("head", torch.nn.Linear(3, 1).double()) if whole else torch.nn.Linear(3, 1).double()
+        model = torch.nn.Sequential(body, head)
+        trainer = ht.Trainer(comm, model, torch.optim.SGD(model.parameters(), lr=0.01), small.loss_fn)
+        trainer.fit(ht.Loader(small.make_data(), ht.BatchPlan(config.global_batch, comm.size, reference_batch=2), comm), epochs=50)
+
+    with pytest.raises(trial.TrialRefused, match=f"{4 if whole else 2} of 4 parameters, such as 0.bias") as caught:
+        start(TIMING, TIMING, main=keeps)
+    assert "inside main" in caught.value.fix
+    events = start.events()
+    assert events[0][-1]["outcome"] == "cap" and events[1][-1]["kind"] == "TrialRefused"
+
+
+def test_a_model_kept_by_a_run_that_trained_nothing_or_frozen_is_not_refused(start):
+    """A range test puts the model back, and a body that is frozen is the same in all runs."""
+    CACHED.clear()
+
+    def keeps(comm, config):
+        body = CACHED.setdefault("body", torch.nn.Linear(3, 3).double())
+        model = torch.nn.Sequential(body, torch.nn.Linear(3, 1).double())
+        for parameter in body.parameters():
+            parameter.requires_grad_(False)
+        trainer = ht.Trainer(comm, model, torch.optim.SGD(model[1].parameters(), lr=0.01), small.loss_fn)
+        trainer.fit(ht.Loader(small.make_data(), ht.BatchPlan(config.global_batch, comm.size, reference_batch=2), comm), epochs=50)
+
+    events = start({"metric": "", "sweep": {"lowest": 1e-3, "highest": 1.0, "num_steps": 5}}, TIMING, TIMING, main=keeps)
+    assert [each[-1]["outcome"] for each in events] == ["cap", "cap", "cap"]
+    assert events[1][-1]["losses"] == events[2][-1]["losses"]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 WRITERS = (Checkpoint, JsonLines, TensorBoard)
 EVALUATIONS_PER_EPOCH = 32  # at most
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 
 
 def under_trial(callbacks: Sequence[Callback]) -> list[Callback]:
@@ -63,6 +64,7 @@ class TrialWatch(Callback):
         self._train_s, self._since_s = 0.0, 0.0
         self._steps_s: list[float] = []
         self._first_losses: list[float] = []
+        self._begins_with: frozenset[tuple[str, int]] = frozenset()
         self._began_s = time.perf_counter()
 
     def fit_start(self, trainer: Trainer) -> None:
@@ -98,10 +100,26 @@ class TrialWatch(Callback):
                     f"{wanted!r}",
                     "let main(comm, config) build its BatchPlan, its optimizer and their rate from these fields",
                 )
+        self._refuse_trained(trainer.model)
         self._least_samples = max(1, (getattr(loader, "num_samples", None) or 0) // EVALUATIONS_PER_EPOCH)
         if order.sweep:
             self._sweep(trainer)
         self._since_s = time.perf_counter()
+
+    def _refuse_trained(self, model: torch.nn.Module) -> None:
+        """A model that is kept outside of `main` would go on where the run before has ended, and be soonest at the target.
+
+        Not what differs from the first run's beginning: that may follow from the batch. Only what is bit for bit as it was left.
+        """
+        self._begins_with = checksums(model)
+        kept = [name for name, _ in self._begins_with & trial.left()]
+        trial.leave(frozenset())
+        if kept:
+            raise TrialRefused(
+                f"this run of the script begins with what the run before it has trained: {len(kept)} of {len(self._begins_with)} parameters, such as {min(kept)}",
+                "a model that each call of main(comm, config) makes anew: several trials share a process",
+                "make the model inside main, and not in the module, a cache or a default argument",
+            )
 
     def _sweep(self, trainer: Trainer) -> None:
         """A range test in place of the training."""
@@ -184,6 +202,7 @@ class TrialWatch(Callback):
         if self._noise is not None:
             mean = self._noise.average.mean()
             values.update(noise_scale=mean.value, noise_low=mean.low, noise_high=mean.high, noise_reason=mean.reason)
+        trial.leave(checksums(trainer.model) - self._begins_with)
         peaks = comm.gather_objects(peak_bytes(comm.device), comm.unique_name("trial.peaks"))
         self._write(
             trainer,
@@ -204,6 +223,19 @@ class TrialWatch(Callback):
     def _write(self, trainer: Trainer, event: str, **values: Any) -> None:
         if trainer.comm.rank == 0:
             self._order.write(event, **values)
+
+
+def checksums(model: torch.nn.Module) -> frozenset[tuple[str, int]]:
+    """The name and the sum of the bits of each parameter: equal where all values are, on all ranks and in any order of summation.
+
+    Example:
+        >>> layer = torch.nn.Linear(1, 1, bias=False)
+        >>> torch.nn.init.constant_(layer.weight, 2.0).item(), sorted(checksums(layer)) == [("weight", 2**30)]
+        (2.0, True)
+    """
+    known = [(name, p.detach()) for name, p in model.named_parameters() if not torch.nn.parameter.is_lazy(p) and p.layout == torch.strided and p.numel()]
+    bits = [(torch.view_as_real(p) if p.is_complex() else p).contiguous().view(INTEGERS[p.element_size() // (1 + p.is_complex())]).sum() for _, p in known]
+    return frozenset(zip((name for name, _ in known), torch.stack(bits).tolist() if bits else ()))
 
 
 def spread_s(steps_s: Sequence[float]) -> Optional[float]:
