@@ -43,7 +43,7 @@ def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
 def train(comm: ht.Communicator, how: str = "") -> tuple[list[torch.Tensor], str]:
     model = make_model()
     opt = ht.DistributedOptimizer(make_optimizer(model), comm, lr_scaling="none", model=model)
-    assert isinstance(opt._reducer.way, NodeSums), opt.describe_reduction()
+    assert isinstance(opt._current.reducer.way, NodeSums), opt.describe_reduction()
     for step in range(STEPS):
         if step == 3 and how:
             print(f"fault at {time.time():.2f}", flush=True)

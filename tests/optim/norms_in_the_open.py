@@ -27,7 +27,7 @@ def watch(opt: ht.DistributedOptimizer) -> list[GradientNorms]:
             if id(param) not in handles:
                 handles[id(param)] = param.register_hook(partial(_note, seen, id(param)))
         scales[0] = 1.0 if scaler is None else scaler.factor(opt.comm.device)
-        undo = opt._nominal_weight / scales[0]
+        undo = (opt._window.nominal_weight or 1.0) / scales[0]
         backward(loss, weight=weight, last=last, scaler=scaler)
         w = float(loss.weight)
         collector.add(groups(lambda p: seen[id(p)].double() * (undo / w) if id(p) in seen else None), w)
@@ -38,7 +38,7 @@ def watch(opt: ht.DistributedOptimizer) -> list[GradientNorms]:
             found.append(collector.finish(groups(lambda p: None if p.grad is None else p.grad.double() / scale)))
 
     def watched_synchronize():
-        if not opt._synchronized:
+        if not opt._window.is_averaged:
             synchronize()
             report()
 

@@ -45,7 +45,7 @@ def test_shards_of_several_nodes_are_the_plain_update(hosts, name, carry_bytes, 
         params = make_model()
         opt = wrap(make(groups_of(params)), comm, bucket_bytes=100, **SHARDS)
         train(params, opt, comm, 3)
-        assert opt._updater.flat.shared and isinstance(opt._reducer.way, NodeSums)
+        assert opt._updater.flat.shared and isinstance(opt._current.reducer.way, NodeSums)
         return [p.detach().clone() for p in params], copy.deepcopy(opt.state_dict())
 
     found, again = run(hosts, rank_main), run(hosts, rank_main)
@@ -73,7 +73,7 @@ def test_each_carries_its_slice_and_nobody_else_sends(hosts, carriers):
     def rank_main(comm):
         w = torch.nn.Parameter(torch.zeros(100))
         opt = wrap(torch.optim.SGD([w], lr=1.0), comm, **SHARDS)
-        carried = sum(wire.numel() for wire in opt._reducer.way._wires)
+        carried = sum(wire.numel() for wire in opt._current.reducer.way._wires)
         comm.sent.clear()
         opt.backward(Weighted((w * (1.0 + comm.rank)).sum(), 1))
         assert comm.sent == []  # nothing travels before all ranks are known to be in the step's end
@@ -135,7 +135,7 @@ def test_compressed_each_node_rounds_its_sum_and_the_sum_of_these_is_rounded_onc
         opt = wrap(
             torch.optim.SGD([w, other], lr=1.0), comm, bucket_bytes=100, reduce_through="shared", update_by="tensors", compression=compression
         )
-        assert {each.dtype for each in opt._reducer.way._wires} <= {wire, narrow}
+        assert {each.dtype for each in opt._current.reducer.way._wires} <= {wire, narrow}
         found = []
         for own in (values[comm.rank], torch.full((200,), 30_000.0, dtype=dtype)):
             ((w * own).sum() + other.sum()).backward()

@@ -64,7 +64,7 @@ def test_an_update_that_was_made_again_leaves_nothing_behind(how):
         left = []
         for step in range(3):
             train(params, opt, comm, 1, first=step)
-            left.append((weakref.ref(opt._updater.flat), weakref.ref(opt._reducer.way.memory)))
+            left.append((weakref.ref(opt._updater.flat), weakref.ref(opt._current.reducer.way.memory)))
             opt.release() if how == "release" else params[0].requires_grad_(bool(step % 2))
         train(params, opt, comm, 1, first=3)
         gc.collect()
