@@ -40,5 +40,10 @@ def plan_text(trainer: Trainer) -> str:
 def _length(trainer: Trainer) -> str:
     steps, steps_per_epoch = trainer.learning_rate.timeline.total_steps, trainer.loader.steps_per_epoch
     if isinstance(steps_per_epoch, int):
-        return f"{steps} steps = {steps / steps_per_epoch:g} epochs"
-    return f"{steps} steps" if math.isfinite(steps) else "as many steps as the epochs have"
+        return f"{_count(steps, 'step')} = {_count(steps / steps_per_epoch, 'epoch')}"
+    return _count(steps, "step") if math.isfinite(steps) else "as many steps as the epochs have"
+
+
+def _count(number: float, noun: str) -> str:
+    text = str(number) if isinstance(number, int) else f"{number:g}"
+    return f"{text} {noun}" + "s" * (number != 1)

@@ -105,7 +105,8 @@ def _load_optimizer(trainer: Trainer, state: dict[str, Any]) -> None:
     optimizer.load_state_dict(state)
     kept = [group[REFERENCE] for group in optimizer.param_groups]
     if kept != given:
-        warn(f"note: the learning rates {given} of this start are not used; the checkpoint goes on with {kept}", rank=rank)
+        rates = [", ".join(f"{rate:g}" for rate in (each if len(set(each)) > 1 else each[:1])) for each in (given, kept)]
+        warn(f"note: the learning rate {rates[0]} of this start is not used, the checkpoint goes on with {rates[1]}; another folder starts anew", rank=rank)
     changed = [f"{name}={mine[name]!r} (goes on with {saved[name]!r})" for mine, saved in zip(given_options, _group_options(optimizer))
                for name in mine if repr(mine[name]) != repr(saved[name])]  # fmt: skip
     if changed:

@@ -203,7 +203,7 @@ def test_resume_says_which_rate_counts(tmp_path, capsys):
     again = make_trainer(callbacks=[watch, ht.Checkpoint(tmp_path)], optimizer=lambda p: torch.optim.SGD(p, lr=0.7, momentum=0.9))
     again.fit(make_loader(again.comm), epochs=2, resume="auto")
     assert watch.rates == pytest.approx([0.2] * 4)
-    assert "0.7" in capsys.readouterr().err
+    assert "the learning rate 0.7 of this start is not used, the checkpoint goes on with 0.1; another folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

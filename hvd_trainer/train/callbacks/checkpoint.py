@@ -35,13 +35,14 @@ class Checkpoint(Callback):
         self.store = Store(folder, keep)
         self._every_epochs, self._every_steps = every_epochs, every_steps
         self._saved_at: Optional[int] = None
+        self._path: Optional[str] = None  # of the newest that this fit wrote
 
     def fit_start(self, trainer: Trainer) -> None:
-        self._saved_at = trainer.step if trainer.step else None
+        self._saved_at, self._path = trainer.step if trainer.step else None, None
         name = trainer.comm.unique_name("checkpoint.aside")
         previous = on_root(trainer.comm, lambda: self.store.set_aside(trainer.step), name)
         if previous:
-            trainer.comm.say(f'checkpoints of an earlier run moved to {previous} (resume="auto" would have gone on with it)')
+            trainer.comm.say(f'checkpoints of an earlier run moved to {previous} (resume="auto" would have gone on from them)')
 
     def step_end(self, trainer: Trainer, report: StepReport) -> None:
         # At the end of an epoch the row comes first: it belongs into the checkpoint.
@@ -55,6 +56,8 @@ class Checkpoint(Callback):
     def fit_end(self, trainer: Trainer) -> None:
         if self._saved_at != trainer.step:
             self._save(trainer)
+        if self._path:
+            trainer.comm.say(f"saved {self._path}")
 
     def stopped(self, trainer: Trainer, row: dict[str, Any]) -> None:
         self._saved_at = None  # a row that was saved already got more columns
@@ -64,7 +67,7 @@ class Checkpoint(Callback):
 
     def _save(self, trainer: Trainer) -> None:
         state, manifest = take_snapshot(trainer)  # on all ranks: random states are gathered
-        on_root(trainer.comm, lambda: str(self.store.save(trainer.step, state, manifest)), trainer.comm.unique_name("checkpoint"))
+        self._path = on_root(trainer.comm, lambda: str(self.store.save(trainer.step, state, manifest)), trainer.comm.unique_name("checkpoint"))
         self._saved_at = trainer.step
 
 

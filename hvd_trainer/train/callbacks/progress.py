@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Progress(Callback):
-    """Loss, rate, samples/s and time left; a line for every epoch, and within long epochs one every few seconds.
+    """Loss, rate, samples/s and time left (in the last line: taken); a line for every epoch, and within long epochs one every few seconds.
 
     Args:
         every_s: seconds between lines (or between updates of the bar's text, there at most 0.2).
@@ -62,7 +62,8 @@ class Progress(Callback):
                 columns.append(f"{value:.0f} samples/s")
             elif name not in ("epoch", "step"):
                 columns.append(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
-        line = "  ".join(columns + [self._left(trainer)]).rstrip()
+        took_s = time.monotonic() - self._started_s
+        line = "  ".join(columns + [f"done in {_clock(took_s)}" if trainer.is_last_step else self._left(trainer)]).rstrip()
         if self._bar:
             self._bar.console.print(line, highlight=False)
             self._bar.update(self._task, completed=trainer.step)
@@ -81,11 +82,15 @@ class Progress(Callback):
             return ""
         done = trainer.step - self._first_step
         left_s = (time.monotonic() - self._started_s) / max(done, 1) * (trainer.total_steps - trainer.step)
-        minutes, seconds = divmod(round(left_s), 60)
-        hours, minutes = divmod(minutes, 60)
-        return f"{hours}:{minutes:02d}:{seconds:02d} left" if hours else f"{minutes}:{seconds:02d} left"
+        return f"{_clock(left_s)} left"
 
 
 def _of(trainer: Trainer) -> str:
     """The "/100" of "step 1/100"; "" where the number of steps is not known."""
     return f"/{trainer.total_steps}" if math.isfinite(trainer.total_steps) else ""
+
+
+def _clock(time_s: float) -> str:
+    minutes, seconds = divmod(round(time_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

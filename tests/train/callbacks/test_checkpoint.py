@@ -70,6 +70,13 @@ def test_a_fresh_start_sets_the_older_run_aside(tmp_path, capsys):
     assert torch.equal(parameters(again), parameters(fresh))
 
 
+def test_the_last_line_says_where_the_run_is_saved(tmp_path, capsys):
+    for epochs, said in ((2, [f"saved {tmp_path}/step-0000000008"]), (2, [])):  # the second start has nothing left to do
+        trainer = make_trainer(callbacks=[ht.Checkpoint(tmp_path, every_steps=3)])
+        trainer.fit(make_loader(trainer.comm), epochs=epochs, resume="auto")
+        assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("saved")] == said
+
+
 def test_one_folder_for_all_ranks_and_states_of_each(tmp_path):
     def rank_main(comm):
         trainer = make_trainer(comm, [ht.Checkpoint(tmp_path)])

@@ -7,6 +7,7 @@ import pytest
 
 import hvd_trainer as ht
 from hvd_trainer.errors import ConfigError
+from hvd_trainer.train.callbacks.progress import _clock
 from tests.fake_comm import run_threads
 from tests.train.small import make_data, make_loader, make_trainer
 
@@ -19,7 +20,12 @@ def test_a_line_an_epoch(capsys):
     assert len(lines) == 2
     wanted = r"epoch 1  step 4/8  loss \S+  lr 0\.2  \d+ samples/s  size 5  \d+:\d\d left"
     assert re.fullmatch(wanted, lines[0]), lines[0]
-    assert lines[1].endswith("0:00 left")
+    assert lines[1].endswith("size 5  done in 0:00")  # "0:00 left" told nobody how long it took
+
+
+@pytest.mark.parametrize(("time_s", "text"), [(0.4, "0:00"), (59.6, "1:00"), (61, "1:01"), (3599, "59:59"), (3600, "1:00:00"), (90061, "25:01:01")])
+def test_clock(time_s, text):
+    assert _clock(time_s) == text
 
 
 def test_lines_within_long_epochs(capsys):
