@@ -11,16 +11,9 @@ from typing import Any, Optional
 from benchmarks.large_batch import plan
 from benchmarks.large_batch.cells import DIVERGED, MET, Cell, best_of_row, mean_steps
 from hvd_trainer.cost import fit_step
+from hvd_trainer.cost.fit_hyperbola import Comparison, HyperbolaFit, compare, fit_hyperbola
 from hvd_trainer.cost.samples import GRADIENT, LOCAL, STEP, StepSample
-from hvd_trainer.cost.steps_to_target import (
-    Comparison,
-    HyperbolaFit,
-    PredictedCurve,
-    compare,
-    fit_hyperbola,
-    from_noise,
-    from_noise_curve,
-)
+from hvd_trainer.cost.steps_to_target import PredictedCurve, from_noise, from_noise_curve
 
 RESIDUAL, NOISE, CURVE_WORST, CURVE_MEAN = 1.3, 2.0, 2.0, 1.3
 RULE, TIME, STEP_TIME, TUNE_COST = 1.3, 1.2, 0.10, 0.35

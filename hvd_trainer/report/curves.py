@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from hvd_trainer.cost.fit_hyperbola import HyperbolaFit, compare, fit_hyperbola
 from hvd_trainer.cost.policies import Point, Task
 from hvd_trainer.cost.step_seconds import StepPoint, StepSeconds, fit_step_seconds
-from hvd_trainer.cost.steps_to_target import HyperbolaFit, PredictedCurve, compare, fit_hyperbola, from_noise
+from hvd_trainer.cost.steps_to_target import PredictedCurve, from_noise
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.report.facts import Facts, Trial, number, whole
 
