@@ -25,6 +25,9 @@ class MpiSums:
     Args:
         MPI: mpi4py's module.
         comm: its communicator.
+
+    Attributes:
+        buffers: of contiguous memory that was reduced in one call, by address, bytes and dtype; what `add` takes.
     """
 
     def __init__(self, MPI: Any, comm: Any) -> None:
@@ -39,7 +42,7 @@ class MpiSums:
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
         self._allreduce = comm.Allreduce
         # Addresses and sizes only: a training step reduces the same memory again and again.
-        self._buffers: dict[tuple[int, int, torch.dtype], list[Any]] = {}
+        self.buffers: dict[tuple[int, int, torch.dtype], list[Any]] = {}
         self._scratch, self._shares = Scratch(), MpiShares(MPI, comm)
         self._short_bytes = PIECE_BYTES  # up to here a sum is one call of MPI_Allreduce
         self._is_between_nodes = False
@@ -49,6 +52,10 @@ class MpiSums:
         self._is_between_nodes = True
         if self._size >= mpi_shares.FEWEST:
             self._short_bytes = min(PIECE_BYTES, self._size * mpi_shares.SHARE_BYTES - 1)
+
+    def add(self, buffer: list[Any]) -> None:
+        """Add up memory that is known already, in place."""
+        self._allreduce(self._in_place, buffer)  # MPI.SUM is mpi4py's own default
 
     def reduce_(self, tensor: torch.Tensor, op: str, scale: float, narrow: bool) -> None:
         """Reduce in place, then multiply.
@@ -62,7 +69,7 @@ class MpiSums:
         dtype, num_bytes = tensor.dtype, tensor.nbytes
         if num_bytes <= self._short_bytes and scale == 1.0 and dtype in self._types and tensor.is_contiguous():
             if num_bytes:  # the short way: 1 KB takes 3 us, of which each torch operation would be one more
-                buffer = self._buffers.get((tensor.data_ptr(), num_bytes, dtype))
+                buffer = self.buffers.get((tensor.data_ptr(), num_bytes, dtype))
                 self._allreduce(self._in_place, buffer or self._remember(tensor), self._ops[op])
             return
         tensor = tensor.detach()
@@ -86,9 +93,9 @@ class MpiSums:
             tensor.copy_(flat.view(tensor.shape))
 
     def _remember(self, tensor: torch.Tensor) -> list[Any]:
-        if len(self._buffers) >= MOST_BUFFERS:
-            self._buffers.clear()
-        buffer = self._buffers[tensor.data_ptr(), tensor.nbytes, tensor.dtype] = [self._memory(tensor), self._types[tensor.dtype]]
+        if len(self.buffers) >= MOST_BUFFERS:
+            self.buffers.clear()
+        buffer = self.buffers[tensor.data_ptr(), tensor.nbytes, tensor.dtype] = [self._memory(tensor), self._types[tensor.dtype]]
         return buffer
 
     def _add_in_place(self, piece: torch.Tensor, op: Any, scale: float) -> None:

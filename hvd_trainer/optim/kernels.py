@@ -66,9 +66,13 @@ def make_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
         calls = [lambda: bare(optimizer)]
 
     def step() -> None:
-        with torch.no_grad():
+        was_enabled = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)  # what torch.no_grad() comes to, without its class: 15 us of a small model's step
+        try:
             for call in calls:
                 call()
+        finally:
+            torch._C._set_grad_enabled(was_enabled)
 
     return step
 

@@ -77,8 +77,8 @@ class SmallSums:
         self._step += 1
         self.memory.post(0, self._step)
         self.memory.wait(0, self._step, "the gradients")
-        stop = start + size * NUM_NUMBERS
-        total, ours, irregular, aside, changed, weight, plain = [sum(cells[start + k : stop : NUM_NUMBERS]) for k in range(NUM_NUMBERS)]
+        every = cells[start : start + size * NUM_NUMBERS].tolist()
+        total, ours, irregular, aside, changed, weight, plain = [sum(every[k::NUM_NUMBERS]) for k in range(NUM_NUMBERS)]
         factor = mean_factor(weight, plain, self._nominal)
         check = 0.0
         for result, parts in zip(self.results, self._parts[turn]):

@@ -254,6 +254,29 @@ def check_halves_are_rounded_once(comm: Communicator) -> None:
         assert ((tensor.cpu().double() - want.double()).abs() <= eps * want.double().abs() + 1e-6).all()
 
 
+def check_memory_that_was_reduced_before(comm: Communicator) -> None:
+    """An engine may remember it; other tensors over the same memory are still what they are."""
+    ones = torch.ones(6, device=comm.device)
+    for _ in range(2):
+        comm.allreduce_(ones.fill_(1), "again").wait()
+        assert (ones == comm.size).all()
+    comm.allreduce_(ones.fill_(comm.rank), "again", "max").wait()
+    assert (ones == comm.size - 1).all()
+    comm.allreduce_(ones.fill_(1), "again", scale=0.5).wait()
+    assert (ones == comm.size / 2).all()
+    counts = ones.view(torch.int32)
+    comm.allreduce_(counts.fill_(1), "again").wait()
+    assert (counts == comm.size).all()
+    whole = torch.ones(12, device=comm.device)
+    comm.allreduce_(whole[:6], "again").wait()
+    comm.allreduce_(whole.fill_(1)[::2], "again").wait()  # from the same address, as many
+    assert whole.tolist() == [float(comm.size), 1.0] * 6
+    first = comm.allreduce_(ones.fill_(1), "again")
+    if comm.size > 1:
+        raises(lambda: comm.allreduce_(ones, "again"), "under way already")
+    first.wait()
+
+
 def check_sums_over_several_nodes(comm: Communicator) -> None:
     """Engine mpi, on ranks that pretend to be on nodes of their own: any size, and in rank order where a share is large."""
     if comm.engine != "mpi":
