@@ -177,8 +177,7 @@ class Search:
 
     def _standing(self, lane: Lane, records: Sequence[Record]) -> Standing:
         stage, best = lane.stage(records), best_of(records, lane.ranks)
-        # What has no time to get as far as the best did cannot be better; a row is there to be compared, whatever it is.
-        least_s = best.result.to_target_s if best is not None and stage == SAMPLES else 0.0
+        least_s = 0.0 if best is None else best.result.to_target_s  # what has no time to get as far as the best says nothing
         return Standing(lane.ranks, stage, lane.spent_s(records), self._start_s() + least_s)
 
     def _start_s(self) -> float:
@@ -205,7 +204,7 @@ class Search:
         name = f"{first.label}: {first.settings}" if first.settings.global_batch else f"{first.label}, {first.settings}"
         self._on_change(name + (f", and {len(items) - 1} more" if len(items) > 1 else ""))
         groups = [group for group in (items[number::num] for number in range(num)) if group]
-        results, error = self._slots.run([self._job(group, known, room_s * len(groups)) for group in groups])
+        results, error = self._slots.run([self._job(group, known, room_s) for group in groups])
         for group, found in zip(groups, results):
             for item, result in zip(group, found or [None] * len(group)):
                 if result is None:
@@ -247,7 +246,7 @@ class Search:
             turn = next_turn(standings, self.left_s)
             if turn is None:
                 return
-            count = max(1, int((turn.room_s - self._start_s()) / likely_s[turn.ranks]))
+            count = max(1, int((turn.room_s - self._start_s()) / likely_s[turn.ranks])) * len(self._slots)
             study = self._ledger.study(TRIALS)
             self._run([Item(TRIALS, study.ask(), SEED, settings, ROW_AT) for settings in wanted[turn.ranks][:count]], turn.room_s)
             if len(self.records) == len(records):
