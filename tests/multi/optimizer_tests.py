@@ -18,12 +18,12 @@ FILES = [
 
 
 def main(comm):
-    allreduce = comm._allreduce_
+    allreduce = comm.allreduce_
     comm.sent = []
 
-    def noted(tensor, name, op, scale):
+    def noted(tensor, name, *args, **options):  # the public one: engine mpi has a short way for memory that it knows
         comm.sent.append(name)
-        return allreduce(tensor, name, op, scale)
+        return allreduce(tensor, name, *args, **options)
 
     def run_launched(size, function, *, catch=False):
         if size != comm.size:
@@ -35,7 +35,7 @@ def main(comm):
         comm.topology = topology.from_hosts(comm.rank, hosts)
         return comm.gather_objects(function(comm), comm.unique_name("results"))
 
-    comm._allreduce_ = noted
+    comm.allreduce_ = noted
     fake_comm.run_threads = run_launched
     code = pytest.main([*FILES, "-q", "-x", "-p", "no:cacheprovider", "-p", "no:faulthandler", "--capture=sys"])
     if code:
