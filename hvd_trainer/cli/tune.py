@@ -254,8 +254,9 @@ class View:
         """What runs, since when, and what was found so far."""
         from hvd_trainer.durations import show_duration
 
-        elapsed_s = time.monotonic() - self._since_s
-        return f"{self._running}: for {show_duration(elapsed_s)}; {len(self._records)} trials are over, {show_duration(max(self._left_s - elapsed_s, 0))} left"
+        elapsed_s, count = time.monotonic() - self._since_s, len(self._records)
+        over = f"{count} trial is over" if count == 1 else f"{count} trials are over"
+        return f"{self._running}: for {show_duration(elapsed_s)}; {over}, {show_duration(max(self._left_s - elapsed_s, 0))} left"
 
     def change(self, running: str) -> None:
         """A trial began, or ended (""): look at the ledger here, because the table is drawn by another thread."""

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 import yaml
@@ -130,17 +129,25 @@ def test_the_live_table_draws():
 
 def test_without_a_terminal_a_long_trial_is_said_again(tune, monkeypatch):
     """A log in which nothing appears for an hour looks like a job that hangs."""
-    monkeypatch.setattr(command, "SAY_S", 0.05)
+    monkeypatch.setattr(command, "SAY_S", 0.02)
+    said_often, now, said = threading.Event(), command.View.now, []
+
+    def count(view):
+        said.append(now(view))
+        if len(said) >= 3:
+            said_often.set()
+        return said[-1]
+
+    monkeypatch.setattr(command.View, "now", count)
 
     class Slow(FakeJob):
         def __call__(self, *arguments):
-            time.sleep(0.4 if self.jobs == 1 else 0.0)
+            assert self.jobs != 1 or said_often.wait(30)
             return super().__call__(*arguments)
 
     done = tune("--trials", "2", "--no-phases", job=Slow())
-    said = [line for line in done.output.splitlines() if "trials are over" in line]
-    assert len(said) >= 3 and all(line.startswith("# linear rule: 2 ranks, batch 256") and " left" in line for line in said), done.output
-    assert "for 0." in said[0] and not [thread for thread in threading.enumerate() if "say" in thread.name]
+    assert done.exit_code == 0 and len(said) >= 3 and all(f"# {line}" in done.output for line in said), done.output
+    assert "linear rule: 2 ranks, batch 256, rate 0.8: for " in said[-1] and "; 1 trial is over, " in said[-1] and said[-1].endswith(" left")
 
 
 def test_help_and_docs_name_the_exit_codes():
