@@ -183,7 +183,7 @@ def test_the_whole_way_for_real(tmp_path):
     content = json.loads((tmp_path / "out/report.json").read_text())
     phases, trials = content["phases"], content["trials"]
     assert phases["check"]["agrees"] and phases["check"]["ranks"] == 2
-    assert len({point["global_batch"] for point in phases["step_time"]["points"]}) >= 3 and phases["step_time"]["fit"]["2"]["sample_s"] > 0
+    assert len({point["global_batch"] for point in phases["step_time"]["points"]}) >= 3 and phases["step_time"]["fit"]["2"]["rank_batches"][0] == 8
     assert phases["noise"]["noise_scale"] > 0 and phases["prediction"]["best"]["2"]["global_batch"] > 32
     memory = phases["memory"]["2"]
     assert memory["ended_by"] == "memory" and memory["micro_batch"] < 350 and "killed" in memory["note"]
