@@ -95,10 +95,11 @@ def fit_links(
 
     Example:
         >>> from hvd_trainer.cost.samples import MessageSample
-        >>> true = LinkModel(None, Link(1e-4, 1e-8, 1.5))
+        >>> from hvd_trainer.cost.algorithms import OPEN_MPI
+        >>> true = LinkModel(None, Link(1e-4, 1e-8, 1.5), OPEN_MPI)
         >>> sizes = (1 << 17, 1 << 19, 1 << 20, 1 << 22)
         >>> samples = [MessageSample("allreduce", (s,), n, 1, (true.allreduce_s(s, n, 1),)) for s in sizes for n in (2, 3)]
-        >>> found = fit_links(samples, "mpi", num_draws=2).model.between
+        >>> found = fit_links(samples, "mpi", num_draws=2, engine="horovod").model.between
         >>> round(found.latency_s * 1e6, -1), round(found.seconds_per_byte * 1e9, 1), round(found.duplex, 1)
         (100.0, 10.0, 1.5)
     """

@@ -102,11 +102,10 @@ class FlatUpdate:
         """Update this rank's pieces by the means, times `factor`, clamped; returns when all ranks that share them have."""
         if self._way.moved:
             self._follow()
-        with torch.no_grad():
-            for piece in self._all_pieces if factor != 1.0 else ():
-                piece.grad.mul_(factor)
-            for piece in self._all_pieces if max_value is not None else ():
-                piece.grad.clamp_(-max_value, max_value)
+        for piece in self._all_pieces if factor != 1.0 else ():
+            piece.grad.mul_(factor)  # means are no part of a graph
+        for piece in self._all_pieces if max_value is not None else ():
+            piece.grad.clamp_(-max_value, max_value)
         for theirs, ours in self._pairs:
             for key in theirs:
                 if key not in OWN_KEYS:
@@ -132,7 +131,7 @@ class FlatUpdate:
 
     def is_stale(self) -> str:
         """Why the update must not go on in flat buffers, "" where it may; this rank's view."""
-        if any(param.data_ptr() != pointer for param, pointer in zip(self._reducer.params, self._pointers)):
+        if [param.data_ptr() for param in self._reducer.params] != self._pointers:
             return "the memory of a parameter was replaced"
         return refusal_while_running(self._optimizer)
 

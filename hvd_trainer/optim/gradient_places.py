@@ -63,18 +63,22 @@ class GradientPlaces:
         """Whether the gradient that just came found none there before (autograd adds to a view in place)."""
         return self._params[index].grad is not self._views[index]
 
-    def adopt_bucket(self, number: int) -> None:
-        """Make the gradients of a bucket, all there and dense, views of it: in one call, while they are in cache."""
-        grads, views = [], []
+    def adopt_bucket(self, number: int) -> bool:
+        """Make the gradients of a bucket views of it, in one call, while they are in cache; False where one is missing, or sparse."""
+        grads, views, is_complete = [], [], True
         members = self._members[number]
         if len(members) == 1 and self._way.takes(number) and self._take(number, *members[0]):
-            return
+            return True
         for param, view in members:
             grad = param.grad
-            if grad is not view:
-                grads.append(grad)
-                views.append(view)
-                param.grad = view
+            if grad is view:
+                continue
+            if grad is None or grad.is_sparse:
+                is_complete = False
+                continue
+            grads.append(grad)
+            views.append(view)
+            param.grad = view
         if grads:
             if torch.is_grad_enabled():  # with create_graph=True: the buffers would join the graph
                 with torch.no_grad():
@@ -82,6 +86,7 @@ class GradientPlaces:
             else:
                 torch._foreach_copy_(views, grads)
         self.versions[number] = self.flats[number]._version
+        return is_complete
 
     def adopt(self, index: int) -> bool:
         """Make the parameter's gradient its view of the bucket; False where it has none (the view is then zero)."""

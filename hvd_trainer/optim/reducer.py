@@ -72,6 +72,7 @@ class Reducer:
                 self._bucket_of[slot.param] = number
         self.places = GradientPlaces(self.params, self.buckets, self.way)
         self.foreign = False
+        self._sends_early = self.way.sends_early
         self._ours = self._armed = self._was_armed = False
         self._seen = bytearray(len(self.specs))  # by our backward, so far
         self._sizes = [len(bucket.slots) for bucket in self.buckets]
@@ -105,6 +106,10 @@ class Reducer:
 
     def end(self) -> None:
         """Backward is over: later gradients (of somebody else's loss) send nothing."""
+        if self._ours and not self._sends_early:
+            for number in range(len(self.buckets)):
+                if self.places.adopt_bucket(number) and self._armed and number == self._num_sent:
+                    self._send_next()
         self._ours = self._armed = False
 
     def flush(self, numbers: Numbers, weight: float = 0.0, plain: float = 0.0, nominal: float = 1.0) -> Sums:
@@ -194,6 +199,8 @@ class Reducer:
         self.places.note_versions()
 
     def _on_grad(self, index: int, param: torch.nn.Parameter) -> None:
+        if self._ours and not self._sends_early and not self._of_another:
+            return  # taken over in `end`, all at once
         bucket = self._bucket_of[index]
         if bucket < self._num_sent:
             raise CollectiveError(

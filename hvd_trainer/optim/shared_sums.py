@@ -110,6 +110,7 @@ class SharedSums:
 
     text = "shared memory"
     results_are_own = False
+    sends_early = True
     moved: frozenset[int] = frozenset()
 
     def __init__(

@@ -40,6 +40,7 @@ class SmallSums:
 
     text = "shared memory"
     results_are_own = True
+    sends_early = False
     moved: frozenset[int] = frozenset()
 
     def __init__(self, memory: NodeMemory, buckets: list[Bucket], comm: Communicator, num_params: int) -> None:

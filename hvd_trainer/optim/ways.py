@@ -90,11 +90,13 @@ class Messages:
         flat_sets: where this rank's gradients are put, one tensor a bucket; several sets are used in turn, a set a step.
         results: where the means are after `finish`: the same memory.
         results_are_own: nobody else reads or writes the results.
+        sends_early: a bucket is worth sending in the middle of a backward.
         moved: buckets that `take` has put into other memory, until whoever holds views of the old one clears it.
     """
 
     text = "messages"
     results_are_own = True
+    sends_early = True
 
     def __init__(self, buckets: list[Bucket], comm: Communicator, name: str, compression: Optional[str] = None) -> None:
         self.results = [torch.zeros(b.numel, dtype=b.dtype, device=b.device) for b in buckets]
