@@ -55,7 +55,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             updates keep their width. Nothing is rounded where gradients go through shared memory.
         reduce_through: "shared" for memory that the ranks of one node share, "messages" for the engine's allreduce, or
             "auto": shared memory where all ranks are CPU ranks and the engine is mpi, else messages. On several nodes "shared"
-            is shared memory inside each and messages between them; then `compression` makes "auto" take messages only.
+            is shared memory inside each and messages between them, which are what `compression` then rounds.
         update_by: "tensors" for the optimizer's own step over the model's tensors, "shards" to divide it among the ranks of
             a node (with gradients in shared memory), or "auto": where the optimizer works element by element and ranks
             are on CPUs, over flat buffers, and in shards (LARS and LAMB, too) where gradients go through shared memory and the
