@@ -22,7 +22,7 @@ from typing import Any, Optional
 import torch
 
 from hvd_trainer.comm.api import Communicator
-from hvd_trainer.errors import CollectiveError
+from hvd_trainer.errors import CollectiveError, ConfigError
 from hvd_trainer.optim import param_holders
 from hvd_trainer.optim.change_guard import ChangeGuard, stretch_of
 from hvd_trainer.optim.flat_buffers import open_flats
@@ -99,7 +99,11 @@ class FlatUpdate:
             comm.on_close.append(lambda: (ended() or _nothing)())
 
     def step(self, factor: float = 1.0, max_value: Optional[float] = None) -> None:
-        """Update this rank's pieces by the means, times `factor`, clamped; returns when all ranks that share them have."""
+        """Update this rank's pieces by the means, times `factor`, clamped; returns when all ranks that share them have.
+
+        Raises:
+            ConfigError: there is no room for the state that the first step has made; on all ranks that share it.
+        """
         if self._way.moved:
             self._follow()
         for piece in self._all_pieces if factor != 1.0 else ():
@@ -113,7 +117,13 @@ class FlatUpdate:
         self._look_at_momentum()
         self._call()
         if not self._state.is_placed:
-            self._state.place(self._inner)
+            problem = self._state.place(self._inner)
+            if problem:
+                raise ConfigError(
+                    f"the state of {type(self._optimizer).__name__} for {sum(flat.numel() for flat in self.flats):,} parameters: {problem}",
+                    "room for it, which all ranks of the node share",
+                    'more memory, an optimizer with less state, or DistributedOptimizer(..., update_by="tensors"), where each rank holds all',
+                )
             self._make_call()
         if self._guard is not None:
             self._guard.take()

@@ -375,3 +375,18 @@ def test_parameters_can_be_copied_and_saved_while_they_are_held(options, tmp_pat
         return all(torch.equal(a, v) and torch.equal(b, v) for a, b, v in zip(copied, loaded, values))
 
     assert run_threads(2, rank_main) == [True, True]
+
+
+def test_no_room_for_the_state_is_an_error_on_all_ranks(monkeypatch):
+    """It was passed over: the state was then missing from state_dict."""
+
+    def rank_main(comm):
+        params = make_model()
+        opt = wrap(OPTIMIZERS["adamw"](groups_of(params)), comm, **SHARDS)
+        comm.barrier("made")
+        monkeypatch.setattr("hvd_trainer.comm.node_memory.free_bytes", lambda: 100)
+        with pytest.raises(ConfigError, match="the state of AdamW.*do not fit"):
+            train(params, opt, comm, 1)
+        return True
+
+    assert run_threads(2, rank_main) == [True, True]
