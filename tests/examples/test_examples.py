@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
     ("name", "launcher"),
     [
         ("digits.py", "alone"),
-        pytest.param("digits.py", "mpirun", marks=pytest.mark.slow),  # as horovodrun below, and the README's script
+        pytest.param("digits.py", "mpirun", marks=pytest.mark.proof),  # as horovodrun below, the README's script, and mpirun in tests/cluster
         ("own_loop.py", "alone"),
         ("own_loop.py", "mpirun"),
     ],
