@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from hvd_trainer.comm import mpi_shares
 from hvd_trainer.comm.bridge import Bridge
-from hvd_trainer.comm.mpi_shares import MpiShares
+from hvd_trainer.comm.mpi_shares import MpiShares, least_bytes
 
 
 class MpiBridge(Bridge):
@@ -28,7 +27,7 @@ class MpiBridge(Bridge):
         self._shares = MpiShares(MPI, comm)
 
     def sum_(self, tensor: torch.Tensor, name: str) -> None:
-        if tensor.itemsize == 2 or mpi_shares.pays(self._comm.size, tensor.nbytes):
+        if tensor.itemsize == 2 or tensor.nbytes >= least_bytes(self._comm.size):
             self._call("allreduce", name, self._shares.sum_, tensor)
             return
         buffer = [self._mpi.memory.fromaddress(tensor.data_ptr(), tensor.nbytes), self._types[tensor.dtype]]

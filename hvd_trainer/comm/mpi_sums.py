@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -44,14 +45,13 @@ class MpiSums:
         # Addresses and sizes only: a training step reduces the same memory again and again.
         self.buffers: dict[tuple[int, int, torch.dtype], list[Any]] = {}
         self._scratch, self._shares = Scratch(), MpiShares(MPI, comm)
-        self._short_bytes = PIECE_BYTES  # up to here a sum is one call of MPI_Allreduce
-        self._is_between_nodes = False
+        self._short_bytes: float = PIECE_BYTES  # up to here a sum is one call of MPI_Allreduce
+        self._shares_from = math.inf  # bytes of floats
 
     def between_nodes(self) -> None:
         """The ranks have turned out to be on several nodes: from a size on they add in shares."""
-        self._is_between_nodes = True
-        if self._size >= mpi_shares.FEWEST:
-            self._short_bytes = min(PIECE_BYTES, self._size * mpi_shares.SHARE_BYTES - 1)
+        self._shares_from = mpi_shares.least_bytes(self._size)
+        self._short_bytes = min(PIECE_BYTES, self._shares_from - 1)
 
     def add(self, buffer: list[Any]) -> None:
         """Add up memory that is known already, in place."""
@@ -78,7 +78,7 @@ class MpiSums:
         numel = PIECE_BYTES // work_dtype.itemsize
         if narrow:
             add, numel = self._add_in_shares, max(numel, self._size * half_floats.NARROW_SHARE_BYTES // 2)
-        elif self._is_between_nodes and op == "sum" and dtype in FLOATS and mpi_shares.pays(self._size, num_bytes):
+        elif num_bytes >= self._shares_from and op == "sum" and dtype in FLOATS:
             add, numel = self._add_in_shares, max(numel, self._size * mpi_shares.SHARE_BYTES // dtype.itemsize)
         else:
             add = self._add_in_place if work_dtype is tensor.dtype else self._add_wide

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from hvd_trainer.comm.mpi_shares import FEWEST, SHARE_BYTES
+from hvd_trainer.comm.mpi_shares import least_bytes
 from hvd_trainer.errors import ConfigError
 
 OPEN_MPI_SMALL_BYTES = 8192  # below it Open MPI 5 doubles; from it on it halves and doubles (a ring of 2 or 3 is as good)
@@ -127,13 +127,13 @@ class Policy:
         small: for messages below `small_bytes`.
         large: for the others.
         small_bytes: the border.
-        share_bytes: over several nodes, three ranks and more add in shares where each has as many; 0: never.
+        shares: engine mpi's own way between nodes is taken where it is.
     """
 
     small: str
     large: str
     small_bytes: int = OPEN_MPI_SMALL_BYTES
-    share_bytes: int = 0
+    shares: bool = False
 
     def __post_init__(self) -> None:
         for name in (self.small, self.large):
@@ -142,19 +142,18 @@ class Policy:
 
     def algorithm(self, nbytes: float, nodes: int = 1, ranks_per_node: int = 1) -> str:
         """The name for a message of this size."""
-        members = nodes * ranks_per_node
-        if self.share_bytes and nodes > 1 and members >= FEWEST and nbytes >= members * self.share_bytes:
+        if self.shares and nodes > 1 and nbytes >= least_bytes(nodes * ranks_per_node):
             return "shares"
         return self.small if nbytes < self.small_bytes else self.large
 
     def __str__(self) -> str:
         words = self.large if self.small == self.large else f"{self.small} below {self.small_bytes:,} B, else {self.large}"
-        return f"{words}; shares from {self.share_bytes:,} B a rank on between nodes" if self.share_bytes else words
+        return f"{words}; shares between nodes whose ranks are no power of two" if self.shares else words
 
 
 # Open MPI's fixed rules (coll/tuned) differ with the number of ranks below 64 KB; what all of them have in common is kept.
 OPEN_MPI = Policy("recursive doubling", "halving-doubling")
-OURS_ON_MPI = replace(OPEN_MPI, share_bytes=SHARE_BYTES)
+OURS_ON_MPI = replace(OPEN_MPI, shares=True)
 GLOO = Policy("ring", "ring")
 POLICIES = (OPEN_MPI, OURS_ON_MPI, GLOO, Policy("recursive doubling", "ring"), Policy("tree", "tree"), Policy("recursive doubling", "recursive doubling"))
 

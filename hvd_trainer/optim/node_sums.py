@@ -4,8 +4,8 @@ The first ranks of each node, as many as the smallest node has, carry: of every 
 its node, as in `shared_sums`, and then over the nodes, with its peers at the same local rank. So a gradient crosses the network
 once a node and not once a rank, and all carriers of a node send at the same time.
 
-Inside a node sums go in rank order; between nodes numbers go in the order of the nodes, and so do gradients but for small ones of
-more than two nodes (their order is that of the engine's allreduce). Nothing travels before `finish`: a rank that waited for another node in the middle of its
+Inside a node sums go in rank order; between nodes numbers go in the order of the nodes, and so do gradients of two nodes and those
+that are added in shares (others in the order of the engine's allreduce). Nothing travels before `finish`: a rank that waited for another node in the middle of its
 backward could wait for one that waits for it somewhere else, in a collective of the user's.
 """
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hvd_trainer.comm.mpi_shares import SHARE_BYTES, pays
+from hvd_trainer.comm.mpi_shares import SHARE_BYTES
 from hvd_trainer.cost.algorithms import (
     BY_NAME,
     GLOO,
@@ -100,8 +100,9 @@ def test_policy_switches_at_the_border_and_refuses_unknown_names():
 
 @pytest.mark.parametrize(("nbytes", "nodes", "each", "name"), [
     (3 * SHARE_BYTES, 3, 1, "shares"), (3 * SHARE_BYTES - 1, 3, 1, "halving-doubling"), (1 << 30, 2, 1, "halving-doubling"),
-    (4 * SHARE_BYTES, 2, 2, "shares"), (1 << 30, 1, 8, "halving-doubling"), (100, 3, 1, "recursive doubling"),
+    (6 * SHARE_BYTES, 3, 2, "shares"), (1 << 30, 2, 2, "halving-doubling"), (1 << 30, 1, 6, "halving-doubling"),
+    (100, 3, 1, "recursive doubling"),
 ])  # fmt: skip
-def test_engine_mpi_adds_in_shares_where_the_engine_does(nbytes, nodes, each, name):
+def test_engine_mpi_adds_in_shares_between_nodes_beyond_a_power_of_two(nbytes, nodes, each, name):
     assert policy_of("mpi").algorithm(nbytes, nodes, each) == name
-    assert (name == "shares") == (nodes > 1 and pays(nodes * each, nbytes))
+    assert policy_of("mpi", "horovod").algorithm(nbytes, nodes, each) != "shares"

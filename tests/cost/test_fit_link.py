@@ -73,7 +73,7 @@ def test_another_algorithm_is_found_where_several_counts_show_it():
     ring = LinkModel(None, Link(1e-3, 4e-8), GLOO)
     measured = [*samples(ring, 2), *samples(ring, 3), *samples(ring, 5), send(ring, 1 << 20)]
     found = fit_links(measured, "mpi", num_draws=0, engine="horovod")
-    assert found.model.policy.large == "ring" or found.model.policy.share_bytes
+    assert found.model.policy.large == "ring" or found.model.policy.shares
     assert found.buckets((4 << 20,), 6, 1).value == pytest.approx(ring.buckets_s((4 << 20,), 6, 1), rel=0.1)
 
 
