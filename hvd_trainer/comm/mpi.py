@@ -82,9 +82,7 @@ class MpiCommunicator(Communicator):
             if buffer is not None and tensor.is_contiguous():
                 queued = Queued(self, tensor, name, op, scale, buffer)
                 self._queue.append(queued)
-                self._flying.add(name)
-                queued._flying, queued._name = self._flying, name
-                return queued
+                return queued.track(self._flying, name)
         return super().allreduce_(tensor, name, op, scale)
 
     def _allreduce_(self, tensor: torch.Tensor, name: str, op: str, scale: float) -> Pending:

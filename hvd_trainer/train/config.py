@@ -64,6 +64,26 @@ def override(config: Any, argv: Sequence[str]) -> Any:
     return dataclasses.replace(config, **values)
 
 
+def describe(config: Any, script: str) -> str:
+    """What `--help` says of a script that has no parser of its own.
+
+    Args:
+        config: a dataclass object or a mapping.
+        script: its name.
+
+    Example:
+        >>> print(describe({"lr": 0.1, "epochs": 3}, "train.py"))
+        usage: train.py [--set NAME=VALUE]... [--config FILE.yaml]
+        <BLANKLINE>
+        fields:
+          lr = 0.1
+          epochs = 3
+    """
+    names = _fields(config)
+    lines = [f"  {name} = {(config[name] if isinstance(config, Mapping) else getattr(config, name))!r}" for name in names]
+    return "\n".join([f"usage: {script} [--set NAME=VALUE]... [--config FILE.yaml]", "", "fields:", *lines])
+
+
 def _with_items(config: Mapping, values: dict[str, Any]) -> Mapping:
     """A copy of the same class, so that attributes of an attribute-dict still work; a dict where it takes no items."""
     try:

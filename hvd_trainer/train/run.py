@@ -6,15 +6,17 @@ import gc
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Optional
 
+from hvd_trainer import env
 from hvd_trainer.checkpoint import rng
-from hvd_trainer.comm import guard
+from hvd_trainer.comm import guard, launched
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.connect import init
 from hvd_trainer.errors import ConfigError, NonFiniteError
 from hvd_trainer.train import trial
-from hvd_trainer.train.config import override
+from hvd_trainer.train.config import describe, override
 
 
 def run(
@@ -33,7 +35,8 @@ def run(
     Args:
         main: the user's function.
         config: dataclass or mapping whose fields may be overridden by `--set name=value` and `--config file.yaml`. An option
-            named as a field, `--lr 0.2`, that set nothing is an error; other options are the script's own.
+            named as a field, `--lr 0.2`, that set nothing is an error; `--help` shows the fields and ends the script; other
+            options are the script's own.
         backend: "auto", "nccl", "mpi", "gloo"; see `init`.
         engine: "auto", "horovod", "mpi", "torch", "single"; see `init`.
         timeout_s: seconds after which a collective that nobody answers ends the job.
@@ -48,10 +51,14 @@ def run(
         >>> ht.run(lambda comm, config: (comm.size, config["lr"]), {"lr": 0.1}, engine="single", argv=["--set", "lr=0.2"])
         (1, 0.2)
     """
+    arguments = sys.argv[1:] if argv is None else argv
+    if config is not None and ("--help" in arguments or "-h" in arguments):  # a parser of the script's own would not have come here
+        if launched.read(env.snapshot()).rank == 0:
+            print(describe(config, Path(sys.argv[0]).name))
+        sys.exit(0)
     comm = job = None
     try:
         job = trial.begin()
-        arguments = sys.argv[1:] if argv is None else argv
         if config is not None:
             config = override(config, arguments)
         elif any(argument.partition("=")[0] == "--set" for argument in arguments):  # --config alone may be the script's own

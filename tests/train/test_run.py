@@ -24,6 +24,18 @@ def test_arguments_of_the_script(monkeypatch):
     assert ht.run(lambda comm, config: config["lr"], {"lr": 1.0}, engine="single") == 5.0
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_help_shows_the_fields_once_and_ends(rank, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["/somewhere/train.py", "--help"])
+    for name, value in {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": rank, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as ended:
+        ht.run(lambda comm, config: pytest.fail("it trained"), {"lr": 0.1, "name": "a"}, engine="single")
+    assert ended.value.code == 0
+    text = "usage: train.py [--set NAME=VALUE]... [--config FILE.yaml]\n\nfields:\n  lr = 0.1\n  name = 'a'\n"
+    assert capsys.readouterr().out == (text if rank == "0" else "")
+
+
 def test_set_without_a_config():
     for argv in (["--set", "lr=5"], ["--set=lr=5"]):
         with pytest.raises(ConfigError, match="ht.run\\(main, config\\)"):
