@@ -55,20 +55,20 @@ def run_path(path: Path, arguments: Sequence[object] = (), dtype: torch.dtype = 
 @contextlib.contextmanager
 def started(comm) -> Iterator[dict]:
     """`ht.run` calls with this communicator; the dict gets what `main` returned and the names of the allreduces."""
-    noted, allreduce, run = {"sent": [], "returned": None}, comm._allreduce_, ht.run
+    noted, allreduce, run = {"sent": [], "returned": None}, comm.allreduce_, ht.run
 
-    def record(tensor, name, *how):
+    def record(tensor, name, *how, **named):
         noted["sent"].append(name)
-        return allreduce(tensor, name, *how)
+        return allreduce(tensor, name, *how, **named)
 
     def run_here(main, config):
         noted["returned"] = main(comm, override(config, sys.argv[1:]))
 
-    comm._allreduce_, ht.run = record, run_here
+    comm.allreduce_, ht.run = record, run_here
     try:
         yield noted
     finally:
-        comm._allreduce_, ht.run = allreduce, run
+        comm.allreduce_, ht.run = allreduce, run
 
 
 def main(comm) -> None:
