@@ -33,8 +33,8 @@ def text(records: Mapping[str, Mapping[str, Any]]) -> str:
     verdicts = bars.verdicts(records)
     if verdicts:
         lines += ["", "## The bars", ""]
-        rows = ([v.what, v.asks, v.found.text(), v.says] for v in verdicts)
-        lines += table(("ratio", "asked for", "measured", "verdict"), rows)
+        rows = ([v.what, v.asks, v.found.text(), v.reach.text() if v.reach else "", v.says] for v in verdicts)
+        lines += table(("ratio", "asked for", "measured", "compute-only in its place", "verdict"), rows)
     for part, record in records.items():
         lines += ["", f"## {part}", "", f"![{part}]({part}.png)", ""]
         lines += {"step": of_steps, "sweep": of_sweep, "allreduce": of_allreduces, "scale": of_scaling}[part](record)

@@ -254,6 +254,13 @@ def check_halves_are_rounded_once(comm: Communicator) -> None:
         assert ((tensor.cpu().double() - want.double()).abs() <= eps * want.double().abs() + 1e-6).all()
 
 
+def check_a_tensor_that_goes_in_several_calls(comm: Communicator) -> None:
+    for dtype in (torch.float32, torch.int64, torch.bfloat16):
+        mine = values(comm.rank, (1_200_007,), dtype).to(comm.device)
+        comm.allreduce_(mine, "large").wait()
+        assert_equal(mine, expected(comm, (1_200_007,), dtype, "sum"))
+
+
 def check_memory_that_was_reduced_before(comm: Communicator) -> None:
     """An engine may remember it; other tensors over the same memory are still what they are."""
     ones = torch.ones(6, device=comm.device)
