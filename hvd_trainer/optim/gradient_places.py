@@ -115,9 +115,19 @@ class GradientPlaces:
         """Gradients are as they should be: changes from here on are somebody else's."""
         self.versions = [flat._version for flat in self.flats]
 
-    def check_untouched(self, where: str) -> None:
-        """Raise LossError where somebody has changed gradients since; `where` is the step, for the message."""
-        if any(flat._version != version for flat, version in zip(self.flats, self.versions)):
+    def check_untouched(self, where: str, num_sent: int) -> None:
+        """Raise LossError where somebody has changed gradients since, or put others in the place of those that were sent.
+
+        Args:
+            where: the step, for the message.
+            num_sent: buckets that were sent.
+        """
+        is_touched = any(flat._version != version for flat, version in zip(self.flats, self.versions))
+        for members in self._members[:num_sent]:
+            for param, view in members:
+                if param.grad is not view and param.grad is not None:
+                    is_touched = True
+        if is_touched:
             raise LossError(
                 f"gradients were changed between backward and opt.step() at {where}: they are not averaged yet, so "
                 "clipping or scaling them there means something else",

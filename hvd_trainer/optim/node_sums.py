@@ -21,7 +21,7 @@ import torch
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.node_memory import NodeMemory
 from hvd_trainer.optim.buckets import Bucket
-from hvd_trainer.optim.shared_sums import SharedSums, add_up
+from hvd_trainer.optim.shared_sums import READY, SharedSums, add_up
 from hvd_trainer.optim.ways import COMPRESSIONS, Numbers, Sums, is_undivided, mean_factor
 
 # Of what travels at a time. 16 MB of gradients, 2 hosts of 2 ranks over 1 Gbit/s: in messages of 128 KB 938 ms a step, 1 MB 420,
@@ -117,10 +117,13 @@ class NodeSums(SharedSums):
         self._wide = torch.empty(longest) if any(wire.itemsize == 2 for wire in self._wires) else torch.empty(0)
         self._before = 1.0  # what 16 bits are multiplied by before they are rounded
 
-    def announce(self, weight: float, plain: float, nominal: float) -> None:
-        super().announce(weight, plain, nominal)
-        # A sum of gradients that were not divided yet is larger than their mean, and may not fit into 16 bits where that does.
-        self._before = 1.0 / self._comm.size if is_undivided(plain, nominal) else 1.0
+    def send(self, number: int) -> None:
+        if not self._wide.numel():
+            super().send(number)
+            return
+        # What divides 16 bits before they are rounded depends on all ranks of the node, which say so by their last bucket.
+        self._num_sent = number + 1
+        self.memory.post(READY, self._start + number + 1)
 
     def finish(self, numbers: Numbers) -> Sums:
         mine = [numbers.total, numbers.ours, numbers.irregular, numbers.aside, numbers.changed]
@@ -128,10 +131,11 @@ class NodeSums(SharedSums):
         sums = self._over_nodes([*local, *self._announced()], "numbers")
         if self._bridge is not None:
             factor = mean_factor(*sums[-2:], self._nominal)
+            self._before = self._share_of(self._announced()[1])
             for load in self._loads if self._num_sent else ():
                 while self._num_summed < load.last:
                     self._sum_next()
-                self._carry(load, factor)
+                self._carry(load, factor / self._share_of(sums[-1]) if load.flat.itemsize == 2 else factor)
         self._start += self._num_sent
         self._num_sent = self._num_summed = 0
         check, self._check = self._check, 0.0
@@ -139,6 +143,13 @@ class NodeSums(SharedSums):
         *sums, self.check = self._exchange.sums([*(sums if self._is_first else [0.0] * len(sums)), check], "the means")
         self._has_squares, self.squares = self.squares, self.wants_squares
         return Sums(*sums, 0.0 if math.isfinite(self.check) else 1.0)
+
+    def _share_of(self, plain: float) -> float:
+        """By what gradients are multiplied before they travel in 16 bits.
+
+        A sum of gradients that were not divided yet is larger than their mean, and may not fit into 16 bits where that does.
+        """
+        return 1.0 / self._comm.size if is_undivided(plain, self._nominal) else 1.0
 
     def exchange(self, numbers: list[float], what: str) -> list[float]:
         sums = self._over_nodes(self._exchange.sums(numbers, what), what)
@@ -165,8 +176,6 @@ class NodeSums(SharedSums):
         if not load.flat.numel():
             return
         self._bridge.sum_(load.flat, f"{self._name}.bucket{load.first}")
-        if load.flat.itemsize == 2:
-            factor /= self._before
         for number in range(load.first, load.last):
             for wire, result, _ in self._pieces[number]:
                 if wire.dtype is result.dtype:

@@ -110,6 +110,8 @@ class Reducer:
             for number in range(len(self.buckets)):
                 if self.places.adopt_bucket(number) and self._armed and number == self._num_sent:
                     self._send_next()
+        for number in range(self._num_sent, len(self.buckets)):  # this backward may have added to gradients that were there
+            self.places.versions[number] = self.places.flats[number]._version
         self._ours = self._armed = False
 
     def flush(self, numbers: Numbers, weight: float = 0.0, plain: float = 0.0, nominal: float = 1.0) -> Sums:
@@ -123,7 +125,7 @@ class Reducer:
             LossError: gradients were changed between backward and here, where they are not averaged yet.
         """
         places = self.places
-        places.check_untouched(self._comm.where)
+        places.check_untouched(self._comm.where, self._num_sent)
         used: list[bool] = []
         if self._num_sent < len(self.buckets):
             # A bucket that is under way was complete when it was sent: it must not be touched any more.
@@ -163,6 +165,7 @@ class Reducer:
         if self.holds_gradients():
             return False
         self.foreign = False
+        self.places.note_versions()  # zeros may have been written, and a parameter that gets no gradient keeps them
         if not self.way.results_are_own:
             # Zeros that all ranks share, after model.zero_grad(set_to_none=False): autograd would add into them.
             for param, shown in zip(self.params, self.places.shown):
@@ -199,7 +202,7 @@ class Reducer:
         self.places.note_versions()
 
     def _on_grad(self, index: int, param: torch.nn.Parameter) -> None:
-        if self._ours and not self._sends_early and not self._of_another:
+        if self._ours and not self._sends_early and not self._of_another and not self._num_sent:
             return  # taken over in `end`, all at once
         bucket = self._bucket_of[index]
         if bucket < self._num_sent:
@@ -212,10 +215,12 @@ class Reducer:
             )
         if not self._ours:
             self._on_foreign_grad(index)
+            if self._comm.backward_of:
+                return  # where two optimizers hold a parameter, its gradient lies where the one whose backward this is has put it
         elif self._of_another and self.places.is_fresh(index):
             self._of_another.discard(index)
-        if param.grad.is_sparse:
-            return  # torch adds up further ones; which rows they have is known at the end of the step
+        if param.grad is None or param.grad.is_sparse:  # no name for it: who else holds it is counted below
+            return  # taken by a hook of the user's; or torch adds up further ones, whose rows are known at the end of the step
         if not self._ours or self._seen[index]:
             places = self.places
             places.adopt(index)

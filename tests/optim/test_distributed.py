@@ -432,6 +432,58 @@ def test_what_is_under_way_is_not_touched():
     assert run_threads(2, rank_main) == [-1.5, -1.5]
 
 
+def test_others_in_the_place_of_gradients_that_were_sent_are_refused():
+    def rank_main(comm):
+        w = parameter(0.0)
+        opt = wrap(sgd(w), comm)
+        opt.backward(Weighted(w.sum(), 1))
+        w.grad = w.grad * 0.5
+        with pytest.raises(LossError, match="gradients were changed between backward and opt.step"):
+            opt.step()
+        return w.item()
+
+    assert run_threads(2, rank_main) == [0.0, 0.0]
+
+
+def test_a_second_last_backward_is_refused():
+    def rank_main(comm):
+        w = parameter(0.0)
+        opt = wrap(sgd(w), comm)
+        opt.backward(Weighted(w.sum() * 2, 2))
+        with pytest.raises(CollectiveError, match="got a gradient after its bucket was sent"):
+            opt.backward(Weighted(w.sum() * 4, 4))
+        return w.item()
+
+    assert run_threads(2, rank_main) == [0.0, 0.0]
+
+
+def test_zeros_from_the_model_and_a_parameter_without_gradient_are_no_change():
+    def rank_main(comm):
+        a, b = parameter(0.0), parameter(0.0)
+        opt = wrap(sgd(a, b), comm, bucket_bytes=1 << 20)
+        for step in range(4):
+            for each in (a, b):
+                if each.grad is not None:
+                    each.grad.zero_()  # as model.zero_grad(set_to_none=False)
+            opt.backward(Weighted((b if step % 2 else a).sum(), 1))
+            opt.step()
+        return a.item(), b.item()
+
+    assert run_threads(2, rank_main) == [(-2.0, -2.0)] * 2
+
+
+def test_a_hook_that_takes_the_gradient_away_leaves_none():
+    def rank_main(comm):
+        a, b = parameter(0.0), parameter(0.0)
+        a.register_post_accumulate_grad_hook(lambda param: setattr(param, "grad", None))  # before ours
+        opt = wrap(sgd(a, b), comm)
+        opt.backward(Weighted((a + b).sum(), 1))
+        opt.step()
+        return a.item(), b.item()
+
+    assert run_threads(2, rank_main) == [(0.0, -1.0)] * 2
+
+
 @MESSAGES_ONLY
 def test_nothing_is_sent_early_without_overlap():
     def rank_main(comm):

@@ -155,6 +155,27 @@ def test_compressed_each_node_rounds_its_sum_and_the_sum_of_these_is_rounded_onc
     assert all(same_bits(mine, theirs) for other in others for mine, theirs in zip(first, other))
 
 
+@pytest.mark.parametrize("compression", ["bf16", "fp16"])
+@pytest.mark.parametrize("hosts", [TWO_AND_ONE, TWO_BY_TWO])
+def test_compressed_plain_gradients_on_some_ranks_only(hosts, compression):
+    """The others announce none: what the sum is divided by before it travels is known to all ranks of the node only together."""
+
+    def rank_main(comm):
+        w = torch.nn.Parameter(torch.zeros(20))
+        opt = wrap(torch.optim.SGD([w], lr=1.0), comm, compression=compression, **SHARDS)
+        opt.backward(Weighted((w * 0).sum(), 4))
+        opt.step()
+        opt.zero_grad()  # from here on a nominal weight is known
+        if comm.rank == 1:
+            (w * 2.0).sum().backward()
+        opt.step()
+        opt.release()
+        return w.tolist()
+
+    first, *others = run(hosts, rank_main)
+    assert all(other == first for other in others) and first == pytest.approx([-2.0] * 20, rel=1e-2)
+
+
 @pytest.mark.parametrize("bad_rank", range(3))
 def test_a_gradient_that_is_not_finite_is_told_by_all_and_names_the_rank(bad_rank):
     def rank_main(comm):
