@@ -9,6 +9,8 @@ from typing import Any
 
 from hvd_trainer.errors import ConfigError
 
+NO = ("false", "no", "off", "0")
+
 
 def refuse_unread_options(argv: Sequence[str], fields: Mapping[str, Any]) -> None:
     """Raise where an option has the name of a field that holds another value.
@@ -61,6 +63,8 @@ def _options(argv: Sequence[str]) -> list[tuple[str, list[str]]]:
     found: list[tuple[str, list[str]]] = []
     words: list[str] = []
     for argument in argv:
+        if argument == "--":  # what follows is no option
+            break
         if argument.startswith("--"):
             option, equals, value = argument.partition("=")
             found.append((option, [value] if equals else []))
@@ -73,23 +77,30 @@ def _options(argv: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 def _comes_from(value: Any, words: list[str]) -> bool:
-    """Whether a parser may have made this value of an option's words."""
+    """Whether a parser may have made this value of an option's words.
+
+    Example:
+        >>> _comes_from(False, ["no"]), _comes_from(4 << 30, ["4G"]), _comes_from(None, ["none"]), _comes_from(0.1, ["0.2"])
+        (True, True, True, False)
+    """
     if isinstance(value, bool):
-        return str(value).lower() == _as_yaml(value, words).lower()
+        return _as_yaml(value, words) == str(value).lower()
     if isinstance(value, (list, tuple)):
         words = [word.strip() for word in _as_yaml(value, words)[1:-1].split(",")]
         return len(words) == len(value) and all(map(_comes_from, value, ([word] for word in words)))
-    if not words or not (value is None or isinstance(value, (int, float, str, PurePath))):
-        return True  # no value was given, or the field holds what no --set could give
+    if not words or words[0].startswith("~") or not (value is None or isinstance(value, (int, float, str, PurePath))):
+        return True  # no value was given, a parser made another of it, or the field holds what no --set could give
+    if value is None:
+        return words[0].lower() in ("none", "null")
     if isinstance(value, (int, float)):
-        return _is_number(words[0]) and float(words[0]) == value
+        return not _is_number(words[0]) or float(words[0]) == value or value != value  # "4G" takes a parser
     return value == type(value)(words[0]) if isinstance(value, PurePath) else value == words[0]
 
 
 def _as_yaml(value: Any, words: list[str]) -> str:
     """The words as --set takes them for a field with this value."""
     if isinstance(value, bool):  # a flag needs no word, and one behind it may be another argument
-        return words[0] if words and words[0].lower() in ("true", "false") else "true"
+        return "false" if words and words[0].lower() in NO else "true"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(words).strip('[]() ')}]"
     return words[0]

@@ -95,3 +95,13 @@ def test_run_refuses_before_it_starts():
         ht.run(lambda comm, config: called.append(1), {"lr": 0.1}, engine="single", argv=["--lr=0.2"])
     assert not called
     assert ht.run(lambda comm: 1, engine="single", argv=["--lr=0.2"]) == 1  # without a config nothing is known
+
+
+@pytest.mark.parametrize(
+    ("argv", "value"),
+    [(["--x", "no"], False), (["--x", "0"], False), (["--x", "yes"], True), (["--x", "none"], None), (["--x", "4G"], 4 << 30), (["--x", "nan"], float("nan")),
+     (["--x", "~/a"], "/home/me/a"), (["--", "--x", "7"], 1)],
+    ids=repr,
+)  # fmt: skip
+def test_what_a_parser_made_of_a_word_is_no_forgotten_set(argv, value):
+    refuse_unread_options(argv, {"x": value})
