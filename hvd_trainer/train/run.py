@@ -15,6 +15,7 @@ from hvd_trainer.comm import guard, launched
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.connect import init
 from hvd_trainer.errors import ConfigError, NonFiniteError
+from hvd_trainer.log import say
 from hvd_trainer.train import trial
 from hvd_trainer.train.config import describe, override
 
@@ -53,8 +54,7 @@ def run(
     """
     arguments = sys.argv[1:] if argv is None else argv
     if config is not None and ("--help" in arguments or "-h" in arguments):  # a parser of the script's own would not have come here
-        if launched.read(env.snapshot()).rank == 0:
-            print(describe(config, Path(sys.argv[0]).name))
+        say(describe(config, Path(sys.argv[0]).name), rank=launched.read(env.snapshot()).rank)
         sys.exit(0)
     comm = job = None
     try:
