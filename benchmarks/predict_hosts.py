@@ -58,6 +58,7 @@ class Hosts:
         return subprocess.run(
             [HOSTS_SH, "on", self.folder, host, "timeout", "-k", "5", str(timeout_s), *map(str, command)],
             env=environment(), cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            start_new_session=True,  # --nice is of a session, and must not stay with the caller's
         )  # fmt: skip
 
     def shape(self, rate):
