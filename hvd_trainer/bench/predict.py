@@ -66,7 +66,7 @@ class Forecast:
         self.measurements = measurements
         fuse = FUSED_BYTES if measurements.engine == "horovod" else 0.0
         self.links = fit_link.fit_links(
-            measurements.messages, measurements.backend, None, fuse, num_draws, measurements.buckets, measurements.engine
+            measurements.messages, measurements.backend, fuse_bytes=fuse, num_draws=num_draws, target=measurements.buckets, engine=measurements.engine
         )
         if link is not None and self.links.model.between is None:
             self.links = self.links.with_between(link)

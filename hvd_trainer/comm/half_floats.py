@@ -7,6 +7,8 @@ half the bytes in two rounds instead of one. Either way the bits are the same on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 DTYPES = (torch.float16, torch.bfloat16)
@@ -52,6 +54,24 @@ def share_counts(numel: int, size: int) -> list[int]:
     return [max(0, min(longest, numel - rank * longest)) for rank in range(size)]
 
 
+def add_up(parts: Sequence[torch.Tensor] | torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    """The sum of the parts, in their order, in `total`, which is returned; 16-bit floats are added as its 32 bits.
+
+    Example:
+        >>> add_up([torch.ones(2), torch.ones(2), torch.ones(2)], torch.zeros(2)).tolist()
+        [3.0, 3.0]
+    """
+    if len(parts) > 1 and parts[0].dtype is total.dtype:
+        torch.add(parts[0], parts[1], out=total)
+        parts = parts[2:]
+    else:
+        total.copy_(parts[0])
+        parts = parts[1:]
+    for part in parts:
+        total.add_(part)
+    return total
+
+
 def add_rows(rows: torch.Tensor, scale: float, work: torch.Tensor, result: torch.Tensor) -> None:
     """result = round(scale * (row 0 + row 1 + ...)), in float32 up to the one rounding; wider floats without one.
 
@@ -61,9 +81,7 @@ def add_rows(rows: torch.Tensor, scale: float, work: torch.Tensor, result: torch
         work: float32 for 16-bit floats, else of their dtype; as long as a row; overwritten; may be `result`.
         result: of the rows' dtype, as long as a row; may lie in `rows`.
     """
-    work.copy_(rows[0])
-    for row in rows[1:]:
-        work.add_(row)
+    add_up(rows, work)
     if scale != 1.0:
         work.mul_(scale)
     result.copy_(work)

@@ -42,13 +42,11 @@ class MpiCommunicator(Communicator):
             timeout_s, self._describe, lambda error: guard.fail_job(error, self), self._ended_neighbour
         )
         self._watch.start()
-        self._sums = MpiSums(MPI, self._comm)
         self._queue: deque[Queued] = deque()
         self._bridges: dict[int, Bridge | None] = {}
         hosts = self._call("start", "hosts", self._comm.allgather, topology.this_host())
         self.topology = topology.from_hosts(self._comm.rank, hosts)
-        if self.num_nodes > 1:
-            self._sums.between_nodes()
+        self._sums = MpiSums(MPI, self._comm, between_nodes=self.num_nodes > 1)
 
     def bridge(self, num_carriers: int) -> Bridge | None:
         if num_carriers not in self._bridges:

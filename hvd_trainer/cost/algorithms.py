@@ -48,16 +48,6 @@ def ring(members: int) -> Traffic:
     return Traffic(2 * (members - 1), 2 * (members - 1) / members)
 
 
-def shares(members: int) -> Traffic:
-    """Each member sends every other its share, adds up its own, and passes the sum round.
-
-    Example:
-        >>> shares(4), shares(3).exchanged == ring(3).exchanged
-        (Traffic(exchanges=6, exchanged=1.5, sends=0, sent=0.0), True)
-    """
-    return ring(members)
-
-
 def recursive_doubling(members: int) -> Traffic:
     """The whole vector is exchanged log2(members) times; members beyond a power of two hand in theirs and get the sum.
 
@@ -112,7 +102,7 @@ def _log2(members: int) -> tuple[int, bool]:
 
 BY_NAME: dict[str, Callable[[int], Traffic]] = {
     "ring": ring,
-    "shares": shares,
+    "shares": ring,  # each sends every other its share, adds up its own and passes the sum round: as many messages and bytes
     "recursive doubling": recursive_doubling,
     "halving-doubling": halving_doubling,
     "tree": tree,

@@ -6,9 +6,10 @@ from typing import Optional
 
 import torch
 
+from hvd_trainer.optim.layout import SAME_SIZE_INT
+
 MOST_SAMPLES = 32  # stretches looked at each time
 STRIDE = 7_919  # a prime: the places that are looked at go through all of a stretch
-SAME_SIZE_INT = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class ChangeGuard:

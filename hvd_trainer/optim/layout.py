@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+SAME_SIZE_INT = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an element: to look at bits
+
 
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements fill one stretch of memory without a hole or an overlap, in whatever order.

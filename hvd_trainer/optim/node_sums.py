@@ -19,9 +19,10 @@ from typing import Optional
 import torch
 
 from hvd_trainer.comm.api import Communicator
+from hvd_trainer.comm.half_floats import add_up
 from hvd_trainer.comm.node_memory import NodeMemory
 from hvd_trainer.optim.buckets import Bucket
-from hvd_trainer.optim.shared_sums import READY, SharedSums, add_up
+from hvd_trainer.optim.shared_sums import SharedSums
 from hvd_trainer.optim.ways import COMPRESSIONS, Numbers, Sums, is_undivided, mean_factor
 
 # Of what travels at a time. 16 MB of gradients, 2 hosts of 2 ranks over 1 Gbit/s: in messages of 128 KB 938 ms a step, 1 MB 420,
@@ -116,22 +117,17 @@ class NodeSums(SharedSums):
         longest = max((len(wire) for pieces in self._pieces for wire, *_ in pieces), default=0)
         self._wide = torch.empty(longest) if any(wire.itemsize == 2 for wire in self._wires) else torch.empty(0)
         self._before = 1.0  # what 16 bits are multiplied by before they are rounded
-
-    def send(self, number: int) -> None:
-        if not self._wide.numel():
-            super().send(number)
-            return
-        # What divides 16 bits before they are rounded depends on all ranks of the node, which say so by their last bucket.
-        self._num_sent = number + 1
-        self.memory.post(READY, self._start + number + 1)
+        # That depends on all ranks of the node, which have said so only when all have sent everything.
+        self._sums_early = not self._wide.numel()
 
     def finish(self, numbers: Numbers) -> Sums:
         mine = [numbers.total, numbers.ours, numbers.irregular, numbers.aside, numbers.changed]
         local = self._exchange.sums(mine, "the gradients")  # all ranks of the node have sent all they have
-        sums = self._over_nodes([*local, *self._announced()], "numbers")
+        weight, plain = self._announced()
+        sums = self._over_nodes([*local, weight, plain], "numbers")
         if self._bridge is not None:
             factor = mean_factor(*sums[-2:], self._nominal)
-            self._before = self._share_of(self._announced()[1])
+            self._before = self._share_of(plain)
             for load in self._loads if self._num_sent else ():
                 while self._num_summed < load.last:
                     self._sum_next()

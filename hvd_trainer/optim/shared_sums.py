@@ -16,6 +16,7 @@ from typing import Optional
 import torch
 
 from hvd_trainer.comm.api import Communicator
+from hvd_trainer.comm.half_floats import add_up
 from hvd_trainer.comm.node_memory import NodeMemory
 from hvd_trainer.optim.buckets import Bucket
 from hvd_trainer.optim.ways import CHUNK_BYTES, Numbers, Sums, mean_factor
@@ -32,24 +33,6 @@ def piece_bytes(buckets: list[Bucket], local_size: int, num_params: int) -> list
     sizes = [bucket.numel * bucket.dtype.itemsize for bucket in buckets]
     width = max(NUM_NUMBERS, 2 * num_params)
     return [8 * WEIGHTS * local_size, Exchange.piece_bytes(local_size, width)] + sizes * (local_size + 1)
-
-
-def add_up(parts: list[torch.Tensor], total: torch.Tensor) -> torch.Tensor:
-    """The sum of the parts, in their order, in `total`, which is returned; 16-bit floats are added as its 32 bits.
-
-    Example:
-        >>> add_up([torch.ones(2), torch.ones(2), torch.ones(2)], torch.zeros(2)).tolist()
-        [3.0, 3.0]
-    """
-    if len(parts) > 1 and parts[0].dtype is total.dtype:
-        torch.add(parts[0], parts[1], out=total)
-        parts = parts[2:]
-    else:
-        total.copy_(parts[0])
-        parts = parts[1:]
-    for part in parts:
-        total.add_(part)
-    return total
 
 
 def my_slice(numel: int, local_rank: int, num_shares: int) -> tuple[int, int]:
@@ -129,6 +112,7 @@ class SharedSums:
         self._chunks = [self._cut(number, every) for number in range(len(buckets))]
         self._start = 0  # READY before this step
         self._num_sent = self._num_summed = 0
+        self._sums_early = True  # as soon as all ranks have sent a bucket
         self._nominal = 1.0
         self._factor: Optional[float] = None  # known from the first bucket on that is complete on all ranks
         self._check = 0.0
@@ -145,7 +129,7 @@ class SharedSums:
         self._num_sent = number + 1
         self.memory.post(READY, self._start + number + 1)
         # What the others have finished too is added up now, while it is in cache; nobody is waited for.
-        while self._num_summed <= number and self.memory.reached(READY, self._start + self._num_summed + 1):
+        while self._sums_early and self._num_summed <= number and self.memory.reached(READY, self._start + self._num_summed + 1):
             self._sum_next()
 
     def finish(self, numbers: Numbers) -> Sums:

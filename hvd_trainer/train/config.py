@@ -49,7 +49,7 @@ def override(config: Any, argv: Sequence[str]) -> Any:
             value = next(arguments, "")
         values.update(_assignment(value, known) if option == "--set" else _read_file(value))
         belongs = False
-    refuse_unread_options(argv, {name: config[name] if isinstance(config, Mapping) else getattr(config, name) for name in known})
+    refuse_unread_options(argv, values_of(config))
     for name, value in values.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -79,9 +79,13 @@ def describe(config: Any, script: str) -> str:
           lr = 0.1
           epochs = 3
     """
-    names = _fields(config)
-    lines = [f"  {name} = {(config[name] if isinstance(config, Mapping) else getattr(config, name))!r}" for name in names]
+    lines = [f"  {name} = {value!r}" for name, value in values_of(config).items()]
     return "\n".join([f"usage: {script} [--set NAME=VALUE]... [--config FILE.yaml]", "", "fields:", *lines])
+
+
+def values_of(config: Any) -> dict[str, Any]:
+    """The fields that can be set, with their values."""
+    return {name: config[name] if isinstance(config, Mapping) else getattr(config, name) for name in _fields(config)}
 
 
 def _with_items(config: Mapping, values: dict[str, Any]) -> Mapping:

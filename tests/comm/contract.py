@@ -291,8 +291,7 @@ def check_sums_over_several_nodes(comm: Communicator) -> None:
     from hvd_trainer.comm.mpi_shares import SHARE_BYTES
     from hvd_trainer.comm.mpi_sums import MpiSums
 
-    sums = MpiSums(comm._mpi, comm._comm)
-    sums.between_nodes()
+    sums = MpiSums(comm._mpi, comm._comm, between_nodes=True)
     for dtype in (torch.float32, torch.float64, torch.int64):
         enough = comm.size * SHARE_BYTES // dtype.itemsize
         for numel in (1, enough - 1, enough, enough + 1, 3 * enough + 7, 600_011):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 
+from hvd_trainer.optim.layout import SAME_SIZE_INT
 from hvd_trainer.train import trial
 from hvd_trainer.train.callbacks.base import Callback
 from hvd_trainer.train.callbacks.checkpoint import Checkpoint
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 WRITERS = (Checkpoint, JsonLines, TensorBoard)
 EVALUATIONS_PER_EPOCH = 32  # at most
-INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 
 
 def under_trial(callbacks: Sequence[Callback]) -> list[Callback]:
@@ -234,7 +234,7 @@ def checksums(model: torch.nn.Module) -> frozenset[tuple[str, int]]:
         (2.0, True)
     """
     known = [(name, p.detach()) for name, p in model.named_parameters() if not torch.nn.parameter.is_lazy(p) and p.layout == torch.strided and p.numel()]
-    bits = [(torch.view_as_real(p) if p.is_complex() else p).contiguous().view(INTEGERS[p.element_size() // (1 + p.is_complex())]).sum() for _, p in known]
+    bits = [(torch.view_as_real(p) if p.is_complex() else p).contiguous().view(SAME_SIZE_INT[p.element_size() // (1 + p.is_complex())]).sum() for _, p in known]
     return frozenset(zip((name for name, _ in known), torch.stack(bits).tolist() if bits else ()))
 
 
