@@ -32,6 +32,7 @@ class Launched:
         local_rank: 0 .. local_size - 1 on this node; None where the launcher does not say.
         local_size: processes on this node; None where the launcher does not say.
         seen: the variables that were there, for messages.
+        by_horovodrun: whether horovodrun wrote the command line of the mpirun that started us.
     """
 
     launcher: str = "none"
@@ -40,11 +41,12 @@ class Launched:
     local_rank: int | None = None
     local_size: int | None = None
     seen: dict[str, str] = field(default_factory=dict, compare=False)
+    by_horovodrun: bool = False
 
     @property
     def started_by(self) -> str:
         """ "by mpirun", "by horovodrun --gloo", ...: for messages."""
-        return STARTED_BY[self.launcher]
+        return "by horovodrun over MPI" if self.by_horovodrun else STARTED_BY[self.launcher]
 
     @property
     def by_mpi(self) -> bool:
@@ -86,7 +88,7 @@ def read(env: Mapping[str, str]) -> Launched:
         local_rank, local_size = local
         if local_rank is None or local_size is None or not local_rank < local_size:
             local_rank = local_size = None
-        return Launched(launcher, rank, size, local_rank, local_size, seen)
+        return Launched(launcher, rank, size, local_rank, local_size, seen, launcher == "openmpi" and is_horovodrun(env))
 
     step = number("SLURM_STEP_ID", "SLURM_STEPID")
     in_step = step is not None and step < FIRST_SPECIAL_STEP
@@ -111,6 +113,22 @@ def read(env: Mapping[str, str]) -> Launched:
     if in_step:
         candidates.append(found("slurm", number("SLURM_PROCID"), step_size, step_local))
     return next((c for c in candidates if c is not None), Launched(seen=seen))
+
+
+def is_horovodrun(env: Mapping[str, str]) -> bool:
+    """Whether horovodrun started the mpirun: it becomes it (exec) and sets nothing of its own, so only these options are left.
+
+    The same interface for MPI and for NCCL together with the flags that horovodrun gives every Open MPI. False where the
+    user overruled one of them.
+
+    Example:
+        >>> options = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "^openib", "OMPI_MCA_btl_tcp_if_include": "lo"}
+        >>> is_horovodrun({**options, "NCCL_SOCKET_IFNAME": "lo"}), is_horovodrun(options)
+        (True, False)
+    """
+    interface = env.get("OMPI_MCA_btl_tcp_if_include")
+    flags = (env.get("OMPI_MCA_pml"), env.get("OMPI_MCA_btl"))
+    return bool(interface) and interface == env.get("NCCL_SOCKET_IFNAME") and flags == ("ob1", "^openib")
 
 
 def tasks_on_node(env: Mapping[str, str]) -> int | None:

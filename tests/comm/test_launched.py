@@ -24,6 +24,7 @@ GLOO = {
     "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
     "HOROVOD_CONTROLLER": "gloo",
 }
+HOROVODRUN = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "^openib", "OMPI_MCA_btl_tcp_if_include": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 STEP = {
     "SLURM_JOB_ID": "7",
     "SLURM_STEP_ID": "0",
@@ -48,6 +49,9 @@ DAEMON = {**STEP, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_
     [
         ({}, Launched()),
         (OPENMPI, Launched("openmpi", 3, 4, 1, 2)),
+        ({**OPENMPI, **HOROVODRUN}, Launched("openmpi", 3, 4, 1, 2, by_horovodrun=True)),
+        ({**OPENMPI, **HOROVODRUN, "NCCL_SOCKET_IFNAME": "^lo,docker0"}, Launched("openmpi", 3, 4, 1, 2)),
+        ({**HYDRA, **HOROVODRUN}, Launched("hydra", 1, 2, 1, 2)),
         (GLOO, Launched("horovod-gloo", 1, 2, 1, 2)),
         ({**OPENMPI, **GLOO}, Launched("horovod-gloo", 1, 2, 1, 2)),
         ({**DAEMON, **OPENMPI}, Launched("openmpi", 3, 4, 1, 2)),
@@ -83,6 +87,7 @@ def test_what_was_seen_is_kept_for_messages() -> None:
         and "OMPI_MCA_pml" not in seen
     )
     assert read({**OPENMPI}).by_mpi and not read(GLOO).by_mpi
+    assert read({**OPENMPI, **HOROVODRUN}).started_by == "by horovodrun over MPI" and read(OPENMPI).started_by == "by mpirun"
 
 
 @pytest.mark.parametrize(

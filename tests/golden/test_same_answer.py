@@ -11,7 +11,7 @@ from tests.multi.cases import CASES, reference, train, worst_difference
 ENGINES = {
     "mpirun": "mpi, backend mpi",
     "horovodrun-gloo": "horovod, backend gloo",
-    "horovodrun-mpi": "horovod, backend mpi",  # which auto would not choose
+    "horovodrun-mpi": "horovod, backend mpi (started by horovodrun over MPI",  # an engine which auto would not choose
     "torchrun": "torch, backend gloo",
 }
 
