@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Optional
 
 import torch
@@ -51,6 +52,40 @@ class ChangeGuard:
     def forget(self) -> None:
         """Until the next `take` nothing differs."""
         self._taken = None
+
+
+class VersionGuard:
+    """Looks whether tensors were written to in place, as torch counts it: exact, where `ChangeGuard` needs some looks, but blind to `.data`.
+
+    A tensor and all views of it have one count, which only this process's writes change.
+
+    Args:
+        tensors: watched from now on.
+
+    Example:
+        >>> memory = torch.zeros(4)
+        >>> guard = VersionGuard([memory[:2]])
+        >>> guard.differ()
+        False
+        >>> _ = memory[2:].zero_(); guard.differ(), guard.changed()
+        (True, [0])
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor] = ()) -> None:
+        self._tensors = list(tensors)
+        self.take()
+
+    def take(self) -> None:
+        """Writes so far are no change."""
+        self._versions = [tensor._version for tensor in self._tensors]
+
+    def differ(self) -> bool:
+        """Whether one of them was written to since."""
+        return self._versions != [tensor._version for tensor in self._tensors]
+
+    def changed(self) -> list[int]:
+        """The numbers of those that were."""
+        return [at for at, (tensor, version) in enumerate(zip(self._tensors, self._versions)) if tensor._version != version]
 
 
 def stretch_of(flat: torch.Tensor, begin: int, end: int) -> tuple[memoryview, int]:

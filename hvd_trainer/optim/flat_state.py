@@ -7,12 +7,14 @@ each rank, but taken up by all together, which compare what they find.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Union
+from typing import Any, NoReturn, Optional, Union
 
 import torch
 
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.errors import CollectiveError
+from hvd_trainer.optim import step_errors
+from hvd_trainer.optim.change_guard import VersionGuard
 from hvd_trainer.optim.flat_buffers import open_flats
 from hvd_trainer.optim.layout import flattened_like, view_like
 from hvd_trainer.optim.reducer import Reducer
@@ -36,6 +38,7 @@ class FlatState:
 
     Attributes:
         is_placed: False where the next step makes state that has no place yet.
+        guard: notices who else changes state in place that is not this rank's, or not one parameter's, alone; None where all is.
     """
 
     def __init__(
@@ -51,28 +54,27 @@ class FlatState:
         self._optimizer, self._reducer, self._comm, self._name = optimizer, reducer, comm, name
         self._pieces, self._ranges, self._shared = pieces, ranges, shared
         self.is_placed = False
+        self._watched: list[tuple[str, torch.Tensor]] = []  # by the guard: the key, and this rank's part of its buffer
+        self.guard: Optional[VersionGuard] = None
 
     def find(self) -> Union[list[Kinds], str]:
         """What the user's optimizer holds now, for each bucket; or why that has no place in flat buffers. A collective.
 
         Raises:
-            CollectiveError: the ranks' optimizers hold different state; on all ranks.
+            CollectiveError: the ranks' optimizers hold different state, or momentum by which some make more; on all ranks.
         """
         optimizer = self._optimizer
+        found = self._kinds()
+        momentum = [float(group.get("momentum") or 0.0) for group in optimizer.param_groups]
+        everyone = self._comm.gather_objects((found, momentum), f"{self._name}.state_kinds")
+        other = next((rank for rank, theirs in enumerate(everyone) if theirs != everyone[0]), None)
+        if other is not None:  # nothing was taken up yet: the next look finds the same again
+            self._raise_unlike(everyone[0], everyone[other], other)
         self._groups, self._state, self._num_states = optimizer.param_groups, optimizer.state, len(optimizer.state)
         self._kept: list[dict[str, Any]] = []
         self._placed: list[tuple[dict[str, Any], str, Any]] = []
+        self.guard = None
         self.is_placed = False
-        found = self._kinds()
-        everyone = self._comm.gather_objects(found, f"{self._name}.state_kinds")
-        other = next((rank for rank, theirs in enumerate(everyone) if theirs != everyone[0]), None)
-        if other is not None:
-            raise CollectiveError(
-                f"at {self._comm.where} the optimizer's state differs: {_in_words(everyone[0])} on rank 0, "
-                f"{_in_words(everyone[other])} on rank {other}",
-                "the same state on all ranks",
-                "replace it, or call opt.load_state_dict, on every rank",
-            )
         return found
 
     def was_replaced(self) -> bool:
@@ -89,6 +91,25 @@ class FlatState:
             if theirs.get(key) is not tensor:
                 return True
         return False
+
+    def was_written(self) -> bool:
+        """Whether the guard has noticed a change that counts; this rank's view."""
+        return bool(self._written())
+
+    def check_writes(self) -> None:
+        """Where some rank `was_written`: changes were made on top of each other, which means something only for zeros. A collective.
+
+        Raises:
+            LossError: not all of what was changed is zero now; on all ranks.
+        """
+        not_zero = [number for number, (_, part) in enumerate(self._watched) if part.count_nonzero()]
+        everyone = self._comm.gather_objects((self._written(), not_zero), f"{self._name}.written")
+        left = {number for _, theirs in everyone for number in theirs}
+        spoilt = sorted({number for written, _ in everyone for number in written if number in left})
+        if spoilt:
+            keys = dict.fromkeys(self._watched[number][0] for number in spoilt)
+            ranks = [rank for rank, (written, _) in enumerate(everyone) if not left.isdisjoint(written)]
+            step_errors.raise_written_state(list(keys), ranks, self._comm, self._shared)
 
     def place(self, inner: Optional[torch.optim.Optimizer], kinds: Optional[list[Kinds]] = None) -> str:
         """Move the state of the pieces to flat buffers; returns the problem where there is no room. A collective.
@@ -109,16 +130,22 @@ class FlatState:
         if problem:
             return problem
         remaining = iter(flats)
+        self._watched = []
         for number, each in enumerate(kinds):
+            first, last = self._reducer.way.my_slice(number)
             for key, (_, one) in each.items():
+                flat = next(remaining)
                 if one is None:
-                    self._place_tensors(inner, number, key, next(remaining), from_user)
+                    self._place_tensors(inner, number, key, flat, from_user)
                 else:
-                    self._place_number(inner, number, key, next(remaining), one if from_user else None)
+                    self._place_number(inner, number, key, flat, one if from_user else None)
+                if self._shared or one is not None:
+                    self._watched.append((key, flat[first:last] if one is None else flat))
         self.is_placed = True
         self._num_states = len(self._optimizer.state)
         self._kept = list(self._optimizer.state.values())
         self._placed = [(theirs, key, value) for theirs in self._kept for key, value in theirs.items()]
+        self.guard = VersionGuard([part for _, part in self._watched]) if self._watched else None
         return ""
 
     # -- inside -----------------------------------------------------------------------------------------------------
@@ -138,6 +165,33 @@ class FlatState:
                 return "parameters have made different numbers of steps"
             found.append(kinds[0])
         return found
+
+    def _raise_unlike(self, first: tuple[Any, list[float]], theirs: tuple[Any, list[float]], rank: int) -> NoReturn:
+        if first[0] != theirs[0]:
+            raise CollectiveError(
+                f"at {self._comm.where} the optimizer's state differs: {_in_words(first[0])} on rank 0, {_in_words(theirs[0])} on rank {rank}",
+                "the same state on all ranks",
+                "replace it, or call opt.load_state_dict, on every rank",
+            )
+        group = next(number for number, (a, b) in enumerate(zip(first[1], theirs[1])) if a != b)
+        raise CollectiveError(
+            f"at {self._comm.where} the optimizer's param_groups[{group}][\"momentum\"] differs: {first[1][group]:g} on rank 0, "
+            f"{theirs[1][group]:g} on rank {rank}",
+            "the same momentum on all ranks",
+            "set it on every rank, before the same step",
+        )
+
+    def _written(self) -> list[int]:
+        """Of what is watched, what was changed in place and is still the user's state: not replaced since."""
+        if self.guard is None or not self.guard.differ():
+            return []
+        used = {
+            value.untyped_storage().data_ptr()
+            for state in self._optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, torch.Tensor)
+        }
+        return [number for number in self.guard.changed() if self._watched[number][1].untyped_storage().data_ptr() in used]
 
     def _users(self, number: int) -> list[dict[str, Any]]:
         return [self._optimizer.state[self._reducer.params[slot.param]] for slot in self._reducer.buckets[number].slots]

@@ -6,7 +6,7 @@ same memory, so that `state_dict()` is the ordinary one.
 
 Where gradients go through memory of the node, the flat buffers lie there too, and each rank updates its share: nobody has to
 send a new parameter anywhere, and the optimizer's work and state are divided by the number of ranks. Whoever writes to a
-parameter between two steps would then do it once per rank: this is looked for before each update, and refused.
+parameter or to state between two steps would then do it once per rank: this is looked for before each update, and refused.
 
 Exact for optimizers that work element by element, and in shards for LARS and LAMB: their pieces end where tensors do, and the
 squared norms of the parts are summed over the ranks. Others are refused with the reason.
@@ -23,7 +23,7 @@ import torch
 
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.errors import CollectiveError, ConfigError
-from hvd_trainer.optim import param_holders
+from hvd_trainer.optim import param_holders, step_errors
 from hvd_trainer.optim.change_guard import ChangeGuard, stretch_of
 from hvd_trainer.optim.flat_buffers import open_flats
 from hvd_trainer.optim.flat_refusal import refusal_while_running
@@ -125,14 +125,25 @@ class FlatUpdate:
                     'more memory, an optimizer with less state, or DistributedOptimizer(..., update_by="tensors"), where each rank holds all',
                 )
             self._make_call()
+        if self._state.guard is not None:
+            self._state.guard.take()
         if self._guard is not None:
             self._guard.take()
         self._wait_for_all()
         self._optimizer._opt_called = True  # schedulers look at it
 
-    def was_changed(self) -> bool:
-        """Whether somebody has written to parameters that the ranks share since the last step."""
-        return self._guard is not None and self._guard.differ()
+    def changes(self) -> float:
+        """What somebody else has written to since the last step, as `Numbers.changed` says it; this rank's view."""
+        found = 0.0
+        if self._guard is not None and self._guard.differ():
+            found = step_errors.PARAMS_WRITTEN
+        if self._state.guard is not None and self._state.was_written():
+            found += step_errors.STATE_WRITTEN
+        return found
+
+    def check_writes(self) -> None:
+        """See `FlatState.check_writes`, where a rank has written to the state."""
+        self._state.check_writes()
 
     def forget_guard(self) -> None:
         """The parameters are about to be written by all ranks alike (a checkpoint is loaded)."""
@@ -223,7 +234,7 @@ class FlatUpdate:
         """Take the options and the state of the user's optimizer as they are now; why that cannot be, "" where it can. A collective.
 
         Raises:
-            CollectiveError: the ranks' optimizers hold different state; on all ranks.
+            CollectiveError: the ranks' optimizers hold different state or momentum; on all ranks.
         """
         optimizer = self._optimizer
         kinds = self._state.find()

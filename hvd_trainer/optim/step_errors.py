@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NoReturn
 
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.errors import LossError, NonFiniteError
 from hvd_trainer.optim.reducer import Reducer
 from hvd_trainer.optim.ways import Sums
+
+# What `Numbers.changed` says of a rank, added up over the ranks: sums of one of them stay below the next (up to a million ranks).
+STATE_WRITTEN = 2.0**-20  # optimizer state that is not this rank's alone was changed in place
+PARAMS_WRITTEN = 1.0
+BACKWARD_FAILED = 2.0**20
 
 
 def check_sums(sums: Sums, total: float, reducer: Reducer, comm: Communicator, name: str, looks_itself: bool) -> None:
@@ -42,13 +49,51 @@ def check_sums(sums: Sums, total: float, reducer: Reducer, comm: Communicator, n
             "at least one sample (token, pixel) that counts, on some rank",
             "look for a batch whose labels are all ignored, and skip it on all ranks",
         )
-    if sums.changed:
+    if sums.changed >= PARAMS_WRITTEN:
         raise LossError(
             f"parameters were changed before {where} by somebody else than opt.step(): with the update divided among the ranks "
             "they lie in memory that all ranks of the node share, so that a change by each rank is made several times",
             "parameters that only opt.step() changes",
             'ht.DistributedOptimizer(..., update_by="tensors")',
         )
+
+
+def raise_failed_backward(has_failed: bool, comm: Communicator, name: str) -> NoReturn:
+    """Some rank's backward of this step has raised, and somebody went on."""
+    everyone = comm.gather_objects(has_failed, f"{name}.failed_backward")
+    raise failed_backward(comm.where, [rank for rank, each in enumerate(everyone) if each])
+
+
+def failed_backward(where: str, ranks: Sequence[int]) -> LossError:
+    """Where the rank that knows is asked for more."""
+    return LossError(
+        f"opt.backward raised on rank {', '.join(map(str, ranks))} at {where}: of the gradients of this step only a part is there; no "
+        "parameter was changed",
+        "a step of which every backward has returned",
+        "opt.zero_grad() on all ranks, in place of opt.step(), throws this step away",
+    )
+
+
+def raise_written_state(keys: Sequence[str], ranks: Sequence[int], comm: Communicator, is_shared: bool) -> NoReturn:
+    """Optimizer state that is not one rank's, or not one parameter's, alone was changed in place.
+
+    Args:
+        keys: of the state.
+        ranks: who did.
+        comm: the ranks.
+        is_shared: the ranks of the node share the state; else only parameters share their counters.
+    """
+    names, key = ", ".join(map(repr, keys)), keys[0]
+    if is_shared:
+        why = "with the update divided among the ranks it lies in memory that all ranks of the node share, so that each rank's change was made on top of the others'"
+    else:
+        why = "it is one number for many parameters, so that each parameter's change was made on top of the others'"
+    raise LossError(
+        f"the optimizer's {names} was changed in place before {comm.where}, on rank {', '.join(map(str, ranks))}: {why}; no parameter was changed",
+        "state that only opt.step() changes in place, or zeros in all of it (a reset)",
+        f"load a checkpoint, for this state is spoilt; then change it on all ranks by putting new tensors there (opt.state[p][{key!r}] = "
+        f'opt.state[p][{key!r}] * 0.5), or after opt.release(), or with ht.DistributedOptimizer(..., update_by="tensors")',
+    )
 
 
 def raise_loss(comm: Communicator, total: float, name: str) -> None:

@@ -38,6 +38,7 @@ class StepWindow:
         is_ours: `opt.backward` was called in this step.
         is_averaged: the means were delivered before the step.
         is_scaled: a scaler multiplies the gradients, and looks for overflow itself.
+        is_broken: a backward of this step raised: its gradients are there in part.
 
     Raises:
         ConfigError: another loss_reduction.
@@ -62,7 +63,7 @@ class StepWindow:
 
     def clear(self) -> None:
         """The step is over, or thrown away."""
-        self.is_ours = self.is_averaged = self.is_scaled = False
+        self.is_ours = self.is_averaged = self.is_scaled = self.is_broken = False
         self._weight = 0.0
         self._total: Union[float, torch.Tensor] = 0.0
 
@@ -79,6 +80,8 @@ class StepWindow:
                 "none: they would be added to this step's",
                 "call opt.zero_grad() after opt.step()",
             )
+        if self.is_broken:
+            raise step_errors.failed_backward(comm.where, [comm.rank])
         if self.is_averaged:
             raise LossError(
                 f"opt.backward after opt.synchronize (or clipping) in step {step}",
@@ -97,6 +100,7 @@ class StepWindow:
         factor = 1.0 if scaler is None else scaler.factor(comm.device)
         reducer.begin(is_last, self._weight + local_weight, nominal)
         comm.backward_of = self._name
+        self.is_broken = True
         try:
             with current.norms.watching(step, local_weight, nominal, factor) if current.norms else NOTHING:
                 # A new one each time: a gradient may come to lie in its memory (of `scale.squeeze() + ...`), and is added to later.
@@ -104,6 +108,7 @@ class StepWindow:
         finally:
             reducer.end()
             comm.backward_of = ""
+        self.is_broken = False
         self._weight += local_weight
         if not seed:  # the mean over no sample is NaN, and counts nothing
             return
@@ -123,7 +128,8 @@ class StepWindow:
             The loss over all ranks; None where it is not known: gradients come from `loss.backward`.
 
         Raises:
-            NonFiniteError, LossError: see `step_errors.check_sums`; and where gradients came from elsewhere, or were cleared.
+            NonFiniteError, LossError: see `step_errors.check_sums`; and where gradients came from elsewhere, were cleared, or are
+                there in part, as a backward raised.
         """
         current, comm = self._current, self._comm
         reducer = current.reducer if self.is_ours else current.find(begins=False)
@@ -144,8 +150,12 @@ class StepWindow:
             )
         self._total = float(self._total)
         wants_whole, aside, changed = self._updater.look(wants_whole)
-        numbers = Numbers(self._total, float(self.is_ours), 0.0, aside, float(changed))
+        if self.is_broken:
+            changed += step_errors.BACKWARD_FAILED
+        numbers = Numbers(self._total, float(self.is_ours), 0.0, aside, changed)
         sums = reducer.flush(numbers, self._weight + plain, float(plain), self.nominal_weight or 1.0)
+        if sums.changed >= step_errors.BACKWARD_FAILED:
+            step_errors.raise_failed_backward(self.is_broken, comm, self._name)
         step_errors.check_sums(sums, self._total, reducer, comm, self._name, self.is_scaled)
         if current.norms is not None:
             current.norms.report(step, reducer)

@@ -128,36 +128,39 @@ class Updater:
         if self.flat is not None:
             self.flat.forget_guard()
 
-    def look(self, wants_whole: str) -> tuple[str, float, bool]:
+    def look(self, wants_whole: str) -> tuple[str, float, float]:
         """Before the averaging, what this rank sees alone and all must know.
 
         Args:
             wants_whole: the caller's own reason why it must see whole gradients, "" for none.
 
         Returns:
-            Why it must, what `Numbers.aside` says of that, and whether somebody has written to parameters that ranks share.
+            Why it must, what `Numbers.aside` says of that, and `Numbers.changed` of who else has written to what ranks share.
         """
         flat = self.flat
         if flat is None:
-            return wants_whole, float(bool(wants_whole)), False
+            return wants_whole, float(bool(wants_whole)), 0.0
         wants_whole = (wants_whole if flat.shared else "") or flat.is_stale()
         if wants_whole:
-            return wants_whole, 1.0, flat.was_changed()
-        return "", OUTDATED if flat.is_outdated() else 0.0, flat.was_changed()
+            return wants_whole, 1.0, flat.changes()
+        return "", OUTDATED if flat.is_outdated() else 0.0, flat.changes()
 
     def settle(self, sums: Sums, wants_whole: str) -> None:
         """After the averaging: go on in flat buffers, or end that, the same on all ranks that share them.
 
         Raises:
-            CollectiveError: the optimizer's state was replaced, and differs between the ranks; on all ranks.
+            CollectiveError: the optimizer's state or momentum was replaced, and differs between the ranks; on all ranks.
+            LossError: its state was changed in place where it is not one rank's alone; on all ranks.
         """
         if self.flat is None:
             return
+        if sums.changed:
+            self.flat.check_writes()
         if sums.aside >= 1.0:
             self.stop(wants_whole or "another rank must see whole gradients")
         elif not self._reducer.places.all_used:
             self.stop("a parameter has no gradient, or a sparse one")
-        elif sums.aside:
+        elif sums.aside or sums.changed:  # a number that was set to 0 has copies of this rank's own, which follow
             problem = self.flat.take_state()
             if problem:
                 self.stop(problem)
