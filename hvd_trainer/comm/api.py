@@ -139,7 +139,8 @@ class Communicator(abc.ABC):
 
         Args:
             tensor: any shape (also empty, zero-dimensional or not contiguous) of float16, bfloat16, float32, float64,
-                int32, int64, uint8 or bool on `device`. 16-bit floats are summed in float32 and rounded once.
+                int32, int64, uint8 or bool on `device`; a parameter, too, whose values are reduced behind autograd's back.
+                16-bit floats are summed in float32 and rounded once.
             name: equal on all ranks, and not in flight already.
             op: "sum", "max" or "min".
             scale: the sum of floats is multiplied by it, before the rounding: two float16 of 40,000 with scale 0.5 make
@@ -149,8 +150,8 @@ class Communicator(abc.ABC):
             A Pending; the tensor must not be touched before its `wait()`.
 
         Raises:
-            CollectiveError: unknown op, a name that is in flight, a scale where nothing can be scaled, or (checked mode)
-                ranks that disagree.
+            CollectiveError: unknown op, a name that is in flight, no tensor or one that cannot be reduced, a scale where
+                nothing can be scaled, or (checked mode) ranks that disagree.
         """
         if op not in OPS:
             raise CollectiveError(
@@ -243,7 +244,7 @@ class Communicator(abc.ABC):
 
         def wait() -> None:
             pending.wait()
-            tensor.masked_fill_(flags.wait().bool(), float("nan"))
+            tensor.detach().masked_fill_(flags.wait().bool(), float("nan"))
 
         return Pending(tensor, wait, lambda: pending.done() and flags.done())
 

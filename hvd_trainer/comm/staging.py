@@ -30,16 +30,21 @@ def check(tensor: torch.Tensor, device: torch.device, kind: str, name: str) -> N
         kind, name: "allreduce_" or "broadcast_", and of what, for the message.
 
     Raises:
-        CollectiveError: a tensor on another device, sparse, of a dtype without a sum, or whose elements share memory
-            (expanded), so that it cannot hold a result.
+        CollectiveError: no tensor; or one on another device, sparse, of a dtype without a sum, or whose elements share
+            memory (expanded), so that it cannot hold a result.
     """
-    if (
-        tensor.layout is torch.strided
-        and tensor.device == device
-        and tensor.dtype in WORK_DTYPE
-        and tensor.is_contiguous()
-    ):
-        return  # the usual tensor; what follows takes as long as a small allreduce
+    try:
+        if (
+            tensor.layout is torch.strided
+            and tensor.device == device
+            and tensor.dtype in WORK_DTYPE
+            and tensor.is_contiguous()
+        ):
+            return  # the usual tensor; what follows takes as long as a small allreduce
+    except AttributeError:  # not asked before, which would cost every call
+        given = "None" if tensor is None else f"a {type(tensor).__name__}"
+        fix = "one call for each tensor of a list; torch.tensor(number), torch.from_numpy(array); zeros for a gradient that is None"
+        raise CollectiveError(f"{kind} {name!r}: {given}", "a torch.Tensor, which holds the result", fix) from None
     what = f"{kind} {name!r}"
     if tensor.layout is not torch.strided:
         raise CollectiveError(f"{what}: {shown(tensor)} is {tensor.layout}", "dense tensors", "pass tensor.to_dense()")

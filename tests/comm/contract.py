@@ -412,7 +412,26 @@ def check_refused_tensors(comm: Communicator) -> None:
     raises(lambda: comm.allreduce_(torch.zeros(3, 3, device=comm.device).to_sparse(), "s"), "sparse", "to_dense")
     if comm.device.type == "cpu":
         raises(lambda: comm.allreduce_(torch.zeros(2, device="meta"), "m"), "meta", "cpu")
+    for nothing, words in ((None, "None"), ([zeros], "a list"), (1.0, "a float"), (zeros.cpu().numpy(), "a ndarray")):
+        raises(lambda nothing=nothing: comm.allreduce_(nothing, "n"), f"allreduce_ 'n': {words}", "a torch.Tensor", "one call for each")
+        raises(lambda nothing=nothing: comm.allreduce_(nothing, "n", "max"), words)
+        raises(lambda nothing=nothing: comm.broadcast_(nothing, 0, "n"), f"broadcast_ 'n': {words}", "a torch.Tensor")
     comm.allreduce_(zeros, "x").wait()  # what was refused has left nothing behind
+
+
+def check_parameters(comm: Communicator) -> None:
+    """And what a graph has made of them: the values are reduced, the graph does not change."""
+    for op in OPS:
+        for dtype in (torch.float32, torch.float16):
+            parameter = torch.nn.Parameter(values(comm.rank, (3, 4), dtype).to(comm.device))
+            doubled = parameter * 2
+            for tensor, factor in ((parameter, 1), (doubled, 2)):
+                made_by = tensor.grad_fn
+                assert comm.allreduce_(tensor, f"p.{op}", op).wait() is tensor
+                assert_equal(tensor.detach(), factor * expected(comm, (3, 4), dtype, op))
+                assert tensor.requires_grad and tensor.grad_fn is made_by
+    spoilt = torch.nn.Parameter(torch.full((2,), float("nan") if comm.rank == 0 else 1.0, device=comm.device))
+    assert comm.allreduce_(spoilt, "p.nan", "max").wait().isnan().all()
 
 
 def check_checked_mode(comm: Communicator) -> None:
