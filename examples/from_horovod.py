@@ -49,7 +49,7 @@ def main(comm, config):  # comm: connected, on its device, with its share of the
             optimizer.zero_grad()
         row = {"samples_per_s": len(train_set) / (time.perf_counter() - started_s)}
         row |= ht.evaluate(model, test_set, metrics, comm)
-        comm.say(f"epoch {epoch + 1}  accuracy {row['test_accuracy']:.4f}  {row['samples_per_s']:.0f} samples/s")
+        comm.say(f"epoch {epoch + 1}  accuracy {row['test_accuracy']:.4f}  {row['samples_per_s']:,.0f} samples/s")
     if config["json"] and comm.rank == 0:
         Path(config["json"]).write_text(json.dumps({**row, "ranks": comm.size, "lr_peak": optimizer.peak_lr}) + "\n")
 

@@ -46,6 +46,6 @@ for epoch in range(num_epochs):
         loss += opt.last_loss  # over all ranks, the same on each
     row = {"epoch": epoch + 1, "loss": loss.mean, "samples_per_s": len(train_set) / (time.perf_counter() - started_s)}
     row.update(ht.evaluate(model, test_set, metrics, comm))
-    comm.say("  ".join(f"{name} {value:.4g}" for name, value in row.items()))
+    comm.say(f"epoch {row['epoch']}  loss {loss.mean:.4f}  {row['samples_per_s']:,.0f} samples/s  accuracy {row['test_accuracy']:.4f}")
 if arguments.json and comm.rank == 0:
     arguments.json.write_text(json.dumps({**row, "ranks": comm.size, "lr_peak": opt.peak_lr}) + "\n")

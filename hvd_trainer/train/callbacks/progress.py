@@ -7,6 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from hvd_trainer.amounts import show_rate
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.log import say
 from hvd_trainer.train.callbacks.base import Callback
@@ -46,7 +47,7 @@ class Progress(Callback):
             return
         self._shown_s = now
         epoch = trainer.epoch + (not trainer.is_epoch_end)  # after its last step an epoch is done
-        text = f"loss {report.loss:.4f}  lr {report.lr[0]:.4g}  {report.samples_per_s:.0f} samples/s"
+        text = f"loss {report.loss:.4f}  lr {report.lr[0]:.4g}  {show_rate(report.samples_per_s)}"
         if self._bar:
             self._bar.update(self._task, completed=report.step, description=text, epoch=epoch)
         else:
@@ -59,7 +60,7 @@ class Progress(Callback):
         columns = [f"epoch {row['epoch']}", f"step {row['step']}{_of(trainer)}"]
         for name, value in row.items():
             if name == "samples_per_s":
-                columns.append(f"{value:.0f} samples/s")
+                columns.append(show_rate(value))
             elif name not in ("epoch", "step"):
                 columns.append(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
         took_s = time.monotonic() - self._started_s

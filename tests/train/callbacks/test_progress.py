@@ -18,7 +18,7 @@ def test_a_line_an_epoch(capsys):
     trainer.fit(make_loader(trainer.comm), epochs=2)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
     assert len(lines) == 2
-    wanted = r"epoch 1  step 4/8  loss \S+  lr 0\.2  \d+ samples/s  size 5  \d+:\d\d left"
+    wanted = r"epoch 1  step 4/8  loss \S+  lr 0\.2  [\d,]+ samples/s  size 5  \d+:\d\d left"
     assert re.fullmatch(wanted, lines[0]), lines[0]
     assert lines[1].endswith("size 5  done in 0:00")  # "0:00 left" told nobody how long it took
 
