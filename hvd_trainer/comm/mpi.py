@@ -15,6 +15,7 @@ from hvd_trainer.comm import guard, launched, staging, topology
 from hvd_trainer.comm.api import Communicator, Pending, Topology
 from hvd_trainer.comm.bridge import Bridge
 from hvd_trainer.comm.mpi_bridge import MpiBridge
+from hvd_trainer.comm.mpi_memory import memory_of
 from hvd_trainer.comm.mpi_sums import MpiSums
 from hvd_trainer.comm.watchdog import Watchdog
 from hvd_trainer.errors import CollectiveError
@@ -130,7 +131,7 @@ class MpiCommunicator(Communicator):
         self._flush()
         work = staging.stage(tensor, reducing=False)
         if work.numel():
-            memory = self._mpi.memory.fromaddress(work.data_ptr(), work.numel())
+            memory = memory_of(self._mpi, work)
             self._call("broadcast", name, self._comm.Bcast, [memory, work.numel(), self._mpi.BYTE], root=root)
         staging.unstage(tensor, work, reducing=False)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hvd_trainer.comm.bridge import Bridge
+from hvd_trainer.comm.mpi_memory import memory_of
 from hvd_trainer.comm.mpi_shares import MpiShares, least_bytes
 
 
@@ -30,7 +31,7 @@ class MpiBridge(Bridge):
         if tensor.itemsize == 2 or tensor.nbytes >= least_bytes(self._comm.size):
             self._call("allreduce", name, self._shares.sum_, tensor)
             return
-        buffer = [self._mpi.memory.fromaddress(tensor.data_ptr(), tensor.nbytes), self._types[tensor.dtype]]
+        buffer = [memory_of(self._mpi, tensor), self._types[tensor.dtype]]
         self._call("allreduce", name, self._comm.Allreduce, self._mpi.IN_PLACE, buffer, self._mpi.SUM)
 
     def gather(self, numbers: Sequence[float], name: str) -> list[list[float]]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from hvd_trainer.comm import half_floats
+from hvd_trainer.comm.mpi_memory import memory_of
 from hvd_trainer.comm.scratch import Scratch
 
 # Of a rank's share, from where this way is taken for 32 and 64 bits. Hosts over 400 Mbit/s, allreduce / in shares in ms: of
@@ -60,10 +61,7 @@ class MpiShares:
         rows = self._scratch.get("rows", flat.dtype, count * size).view(size, count)
         each = ([count] * size, [other * count for other in range(size)])
         kind, every = self._types[flat.element_size()], (counts, starts)
-        self._comm.Alltoallv([self._memory(flat), every, kind], [self._memory(rows), each, kind])
+        self._comm.Alltoallv([memory_of(self._mpi, flat), every, kind], [memory_of(self._mpi, rows), each, kind])
         mine = flat[start : start + count]
         half_floats.add_rows(rows, scale, self._scratch.get("wide", torch.float32, count) if mine.itemsize == 2 else mine, mine)
-        self._comm.Allgatherv(self._mpi.IN_PLACE, [self._memory(flat), every, kind])
-
-    def _memory(self, tensor: torch.Tensor) -> Any:
-        return self._mpi.memory.fromaddress(tensor.data_ptr(), tensor.nbytes)
+        self._comm.Allgatherv(self._mpi.IN_PLACE, [memory_of(self._mpi, flat), every, kind])

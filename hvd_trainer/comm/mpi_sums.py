@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from hvd_trainer.comm import half_floats, mpi_shares, staging
+from hvd_trainer.comm.mpi_memory import memory_of
 from hvd_trainer.comm.mpi_shares import MpiShares
 from hvd_trainer.comm.scratch import Scratch
 
@@ -36,7 +37,7 @@ class MpiSums:
 
     def __init__(self, MPI: Any, comm: Any, between_nodes: bool) -> None:
         self._mpi, self._comm, self._size = MPI, comm, comm.size
-        self._in_place, self._address = MPI.IN_PLACE, MPI.memory.fromaddress
+        self._in_place = MPI.IN_PLACE
         self._types = {
             torch.float32: MPI.FLOAT,
             torch.float64: MPI.DOUBLE,
@@ -97,11 +98,11 @@ class MpiSums:
     def _remember(self, tensor: torch.Tensor) -> list[Any]:
         if len(self.buffers) >= MOST_BUFFERS:
             self.buffers.clear()
-        buffer = self.buffers[tensor.data_ptr(), tensor.nbytes, tensor.dtype] = [self._memory(tensor), self._types[tensor.dtype]]
+        buffer = self.buffers[tensor.data_ptr(), tensor.nbytes, tensor.dtype] = [memory_of(self._mpi, tensor), self._types[tensor.dtype]]
         return buffer
 
     def _add_in_place(self, piece: torch.Tensor, op: Any, scale: float) -> None:
-        self._comm.Allreduce(self._in_place, [self._memory(piece), self._types[piece.dtype]], op)
+        self._comm.Allreduce(self._in_place, [memory_of(self._mpi, piece), self._types[piece.dtype]], op)
         if scale != 1.0:
             piece.mul_(scale)
 
@@ -113,6 +114,3 @@ class MpiSums:
 
     def _add_in_shares(self, piece: torch.Tensor, op: Any, scale: float) -> None:
         self._shares.sum_(piece, scale)
-
-    def _memory(self, tensor: torch.Tensor) -> Any:
-        return self._address(tensor.data_ptr(), tensor.nbytes)
