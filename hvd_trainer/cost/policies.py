@@ -173,6 +173,27 @@ def worth_it(points: Sequence[Point], least_gain: float = WORTH) -> Point:
     return best
 
 
+def speed_up_caution(gained: float, times_ranks: float, trials: Sequence[int]) -> str:
+    """What to keep in mind with a measured speed-up; "" where nothing speaks against it.
+
+    Args:
+        gained: times as fast.
+        times_ranks: how many times as many ranks.
+        trials: that each of the two times rests on.
+
+    Example:
+        >>> speed_up_caution(1.7, 2, [3, 3]), speed_up_caution(1.7, 2, [1, 3])
+        ('', 'one trial of one of them, no spread known')
+        >>> speed_up_caution(2.4, 2, [1, 1])
+        'one trial each, no spread known; more than 2 times on 2 times the ranks: by another batch or rate, or by chance'
+    """
+    single = sum(number == 1 for number in trials)
+    said = ["one trial each, no spread known" if single == len(trials) else "one trial of one of them, no spread known"] if single else []
+    if gained > times_ranks:
+        said.append(f"more than {times_ranks:g} times on {times_ranks:g} times the ranks: by another batch or rate, or by chance")
+    return "; ".join(said)
+
+
 def linear_excess(global_batch: float, reference_batch: float, noise_scale: float) -> float:
     """How many times the rate of the noise rule the linear rule asks for: well above 1, it diverges or wastes its batch.
 

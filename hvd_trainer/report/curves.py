@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from hvd_trainer.amounts import show_count
 from hvd_trainer.cost.fit_hyperbola import HyperbolaFit, compare, fit_hyperbola
 from hvd_trainer.cost.policies import Point, Task
 from hvd_trainer.cost.step_seconds import StepPoint, StepSeconds, fit_step_seconds
@@ -96,7 +97,7 @@ def curves(facts: Facts) -> Curves:
     # By the median over seeds: the fewest steps of several would be those of the lucky one.
     typical = [dataclasses.replace(trial, steps=facts.steps(trial)) for trial in met if facts.seeds_of(trial)[0] is trial]
     points = best_of_each_batch([trial for trial in typical if trial.optimizer == optimizer])
-    fit, why_no_fit = None, f"{len(points)} batches came to the target, and a fit needs {LEAST_BATCHES}"
+    fit, why_no_fit = None, f"{show_count(len(points), 'batch')} came to the target, and a fit needs {LEAST_BATCHES}"
     if len(points) >= LEAST_BATCHES:
         fit = fit_hyperbola([float(point.global_batch or 1) for point in points], [float(point.steps) for point in points])
     noise = _noise(facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hvd_trainer.amounts import show_count
 from hvd_trainer.report.curves import LEAST_BATCHES, Curves
 from hvd_trainer.report.facts import Facts
 
@@ -39,7 +40,8 @@ def too_few(facts: Facts, curves: Curves) -> dict[str, str]:
     if curves.step_seconds is None:
         found["step"] = "There is no fit: it takes three points, at two batches or more."
     if 0 < len(facts.trials) < LEAST_BATCHES * len(facts.ranks):
-        found["trials"] = f"{len(facts.trials)} in all are too few to compare: {SOONER}."
+        count = len(facts.trials)
+        found["trials"] = f"{show_count(count, 'trial')} in all {'are' if count > 1 else 'is'} too few to compare: {SOONER}."
     if len(facts.entries("ranks")) == 1:
         found["ranks"] = f"Only one number of ranks was searched. {TO_GET['ranks']}"
     return found

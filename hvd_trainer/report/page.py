@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from hvd_trainer.amounts import show_count
 from hvd_trainer.durations import show_duration
 from hvd_trainer.errors import MissingPartError
 from hvd_trainer.report import plots, tables
@@ -60,7 +61,7 @@ def html(content: Mapping[str, Any]) -> str:
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
         facts=facts, headline=headline(facts), recommendations=recommendations(facts, known), yaml=recommended_yaml(facts), start=start_line(facts),
-        lost=tables.lost(facts, known), sections=sections(facts, known), spent=show_duration(sum(trial.wall_s for trial in facts.trials)),
+        trials=show_count(len(facts.trials), "trial"), lost=tables.lost(facts, known), sections=sections(facts, known), spent=show_duration(sum(trial.wall_s for trial in facts.trials)),
         budget="" if facts.budget_s is None else show_duration(facts.budget_s), notes=facts.notes,
     )  # fmt: skip
 

@@ -6,6 +6,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from hvd_trainer.amounts import show_count
 from hvd_trainer.cost.policies import EXTRAPOLATED, FIXED_GLOBAL, FIXED_PER_RANK, MEASURED, PREDICTED, RECOMMENDED
 from hvd_trainer.optim.noise import gain
 from hvd_trainer.report.curves import Curves
@@ -201,7 +202,7 @@ def all_trials(plt: Any, facts: Facts, curves: Curves) -> Optional[Any]:
             axis.plot(best.global_batch, best.peak_lr, "o", markersize=13, markerfacecolor="none", color=ORANGE, markeredgewidth=2, label="best", zorder=4, linestyle="none")
         _log_log(axis, x_limits, y_limits, x_base=2)
         axis.set_xlabel("global batch (samples a step)")
-        axis.set_title(f"{ranks} rank{'s' * (ranks > 1)}")
+        axis.set_title(show_count(ranks, "rank"))
     found[0][0].set_ylabel("peak learning rate")
     if painted is not None:
         bar = figure.colorbar(painted, ax=list(found[0]), label="time to the target (s)", pad=0.02, fraction=0.05)
@@ -233,7 +234,7 @@ def step_time(plt: Any, facts: Facts, curves: Curves) -> Optional[Any]:
     shown = [1e3 * point.step_s for point in curves.step_points]
     for ranks, colour in zip(sorted({point.ranks for point in curves.step_points}), FOR_RANKS):
         mine = [(point.global_batch, 1e3 * point.step_s) for point in curves.step_points if point.ranks == ranks]
-        axis.plot([batch for batch, _ in mine], [ms for _, ms in mine], "o", color=colour, label=f"{ranks} rank{'s' * (ranks > 1)}, measured")
+        axis.plot([batch for batch, _ in mine], [ms for _, ms in mine], "o", color=colour, label=f"{show_count(ranks, 'rank')}, measured")
         if curves.step_seconds is not None:
             grid = np.geomspace(*x_limits, 60)
             values = [1e3 * curves.step_seconds(ranks, batch) for batch in grid]

@@ -8,8 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
+from hvd_trainer.amounts import show_count
 from hvd_trainer.cost import policies
-from hvd_trainer.cost.policies import EXTRAPOLATED, MEASURED, RECOMMENDED, WORTH, linear_excess, worth_it
+from hvd_trainer.cost.policies import (
+    EXTRAPOLATED,
+    MEASURED,
+    RECOMMENDED,
+    WORTH,
+    linear_excess,
+    speed_up_caution,
+    worth_it,
+)
 from hvd_trainer.durations import show_duration
 from hvd_trainer.optim.noise import gain
 from hvd_trainer.report.curves import Curves, off_by
@@ -43,12 +52,14 @@ def headline(facts: Facts) -> str:
     if not facts.trials:
         return "No trial was run."
     ranks, best = facts.ranks[0], _recommended(facts)
-    none = f"None of {len(facts.on(ranks))} trials on {_ranks(ranks)} came to {facts.target}: {_advice([trial.outcome for trial in facts.on(ranks)])}."
+    outcomes = [trial.outcome for trial in facts.on(ranks)]
+    missed = f"None of {len(outcomes)} trials on {_ranks(ranks)} came" if len(outcomes) > 1 else f"The only trial on {_ranks(ranks)} did not come"
+    none = f"{missed} to {facts.target}: {_advice(outcomes)}."
     if best is None:
         return none
     said = (
         f"On {_ranks(best.ranks)}, batch {best.global_batch:,} with peak rate {best.peak_lr:.3g} and {best.optimizer} comes to {facts.target} in "
-        f"{show_duration(facts.seconds(best))} of training: {facts.steps(best):,} steps, {_samples(facts, best):,} samples."
+        f"{show_duration(facts.seconds(best))} of training: {show_count(facts.steps(best), 'step')}, {show_count(_samples(facts, best), 'sample')}."
     )  # fmt: skip
     fewer = [facts.best(number) for number in facts.ranks if number < best.ranks]
     as_good = [trial for trial in fewer if trial is not None and facts.seconds(trial) <= facts.seconds(best)]
@@ -70,7 +81,8 @@ def _samples(facts: Facts, trial: Trial) -> int:
 
 def _advice(outcomes: Sequence[str]) -> str:
     """What to change where no trial came to the target: a larger budget helps only those that a cap ended."""
-    ways = {SCRIPT_END: "all ended with the script: more epochs, or a target that is nearer", DIVERGED: "all diverged: a lower rate in the script"}
+    who = "all" if len(outcomes) > 1 else "it"
+    ways = {SCRIPT_END: f"{who} ended with the script: more epochs, or a target that is nearer", DIVERGED: f"{who} diverged: a lower rate in the script"}
     nearer = "a larger budget, or a target that is nearer"
     return ways.get(outcomes[0], nearer) if len(set(outcomes)) == 1 else nearer
 
@@ -87,7 +99,7 @@ def recommendations(facts: Facts, curves: Curves) -> list[Said]:
     return [
         Said("global batch", f"{best.global_batch:,}", _batch(facts, curves, best)),
         Said("peak rate", f"{best.peak_lr:.3g}", _rate(facts, curves, best)),
-        Said("warm-up", "unknown" if best.warmup_steps is None else f"{best.warmup_steps:.0f} steps", _warmup(facts, best)),
+        Said("warm-up", "unknown" if best.warmup_steps is None else show_count(round(best.warmup_steps), "step"), _warmup(facts, best)),
         Said("optimizer", best.optimizer, _optimizer(facts, best)),
         _number_of_ranks(facts, curves),
         _backend(facts),
@@ -97,8 +109,8 @@ def recommendations(facts: Facts, curves: Curves) -> list[Said]:
 def _batch(facts: Facts, curves: Curves, best: Trial) -> str:
     mine, batch = facts.on(best.ranks), best.global_batch or 1
     seeds = len(facts.seeds_of(best))
-    over = f", by the median over {seeds} seeds" if seeds > 1 else ", one seed each"
-    said = [f"Soonest of {len(mine)} trials on {_ranks(best.ranks)}{over}."]
+    over = f", by the median over {seeds} seeds" if seeds > 1 else "; one seed each, no spread known"
+    said = [f"Soonest of {len(mine)} trials on {_ranks(best.ranks)}{over}." if len(mine) > 1 else f"The only trial on {_ranks(best.ranks)}: no spread known."]
     fit, known = curves.fit, curves.best_known
     if fit is not None and not fit.reason:
         said.append(
@@ -174,7 +186,7 @@ def _optimizer(facts: Facts, best: Trial) -> str:
     for name in names:
         mine = [trial for trial in facts.on(best.ranks) if trial.optimizer == name]
         fastest = min(mine, key=lambda trial: trial.seconds)
-        trials = f"{len(mine)} trial{'s' * (len(mine) > 1)}"
+        trials = show_count(len(mine), "trial")
         said.append(f"{name}: {fastest.seconds / best.seconds:.2f} times as long at best ({trials})." if fastest.is_met else f"{name}: never there ({trials}).")
     return " ".join(said)
 
@@ -184,7 +196,8 @@ def _number_of_ranks(facts: Facts, curves: Curves) -> Said:
     said = []
     for fewer, more in zip(bests, bests[1:]):
         gained = facts.seconds(fewer) / facts.seconds(more)
-        said.append(f"{_ranks(more.ranks)} are {gained:.2f} times as fast as {fewer.ranks} (measured, each with its own best batch).")
+        caution = speed_up_caution(gained, more.ranks / fewer.ranks, [len(facts.seeds_of(trial)) for trial in (fewer, more)])
+        said.append(f"{_ranks(more.ranks)} are {gained:.2f} times as fast as {fewer.ranks} (measured, each with its own best batch{caution and f'; {caution}'}).")
     points = curves.policies(facts).get(RECOMMENDED, [])
     if not points:
         said.append(f"More ranks are not predicted: {curves.why_no_time}.")
@@ -212,7 +225,8 @@ def _backend(facts: Facts) -> Said:
     rest = ", ".join(f"{name} takes {seconds / timed[0][0]:.2f} times as long" for seconds, name in timed[1:])
     silent = [f"{name} does not start" for name, seconds in known if not seconds]
     others = "; ".join(part for part in (rest, *silent) if part) or "no other was tried"
-    return Said("backend", timed[0][1], f"The fastest step of {len(timed)}: {1e3 * timed[0][0]:.3g} ms; {others}.")
+    place = f"The fastest step of {len(timed)}" if len(timed) > 1 else "The only one that was timed"
+    return Said("backend", timed[0][1], f"{place}: {1e3 * timed[0][0]:.3g} ms a step; {others}.")
 
 
 @dataclass(frozen=True)
@@ -225,6 +239,7 @@ class Lost:
         seconds: to the target; None: it does not come there, or nobody knows.
         times: the best's; None: as seconds.
         label: measured, predicted, extrapolated, or "" with the reason in `outcome`.
+        trials: that the seconds rest on, where they were measured.
     """
 
     ranks: int
@@ -235,6 +250,7 @@ class Lost:
     seconds: Optional[float]
     times: Optional[float]
     label: str
+    trials: int = 0
 
 
 def what_is_lost(facts: Facts, curves: Curves) -> list[Lost]:
@@ -245,7 +261,7 @@ def what_is_lost(facts: Facts, curves: Curves) -> list[Lost]:
         if best is None:
             found.append(Lost(ranks, "recommended", None, None, "no trial came to the target", None, None, ""))
         else:
-            found.append(Lost(ranks, "recommended", best.global_batch, best.peak_lr, best.outcome, facts.seconds(best), 1.0, MEASURED))
+            found.append(Lost(ranks, "recommended", best.global_batch, best.peak_lr, best.outcome, facts.seconds(best), 1.0, MEASURED, len(facts.seeds_of(best))))
         found += [_lost(facts, curves, label, ranks, best) for label in (DEFAULT, LINEAR, FITS)]
     return found
 
@@ -260,8 +276,8 @@ def _lost(facts: Facts, curves: Curves, label: str, ranks: int, best: Optional[T
         others = {t.outcome: t for t in facts.on(ranks) if t.label == label and t is not trial and not t.is_met}
         also = "".join(f"; at batch {other.global_batch or 0:,} {outcome}" for outcome, other in others.items())
         seldom = "" if reached else ", with fewer than half of the seeds"
-        outcome = trial.outcome + seldom + also if trial.is_met else f"{trial.outcome} after {trial.steps:,} steps" + (f" ({trial.reason})" if trial.reason else "")
-        return Lost(ranks, way, trial.global_batch, trial.peak_lr, outcome, seconds if reached else None, times, MEASURED)
+        outcome = trial.outcome + seldom + also if trial.is_met else f"{trial.outcome} after {show_count(trial.steps, 'step')}" + (f" ({trial.reason})" if trial.reason else "")
+        return Lost(ranks, way, trial.global_batch, trial.peak_lr, outcome, seconds if reached else None, times, MEASURED, len(facts.seeds_of(trial)))
     base, rate = number(facts.start.get("global_batch")), number(facts.start.get("peak_lr"))
     micro = facts.micro_batch(ranks)
     if curves.task is None or base is None or label == FITS and micro is None:
@@ -282,4 +298,4 @@ def _lost(facts: Facts, curves: Curves, label: str, ranks: int, best: Optional[T
 
 
 def _ranks(ranks: int) -> str:
-    return f"{ranks} rank{'s' * (ranks > 1)}"
+    return show_count(ranks, "rank")

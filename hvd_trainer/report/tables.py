@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hvd_trainer.amounts import show_count
 from hvd_trainer.durations import show_duration
 from hvd_trainer.report.curves import Curves
 from hvd_trainer.report.facts import Facts, number
@@ -36,7 +37,8 @@ def lost(facts: Facts, curves: Curves) -> Table:
             strong.append(len(rows))
         times = "" if found.times is None else f"{found.times:.2f}"
         seconds = "" if found.seconds is None else show_duration(found.seconds)
-        rows.append((str(found.ranks), found.way, _whole(found.global_batch), _rate(found.peak_lr), seconds, times, found.label, found.outcome))
+        label = f"{found.label}, one trial" if found.trials == 1 and found.seconds is not None else found.label  # so that nobody takes a ratio for sure
+        rows.append((str(found.ranks), found.way, _whole(found.global_batch), _rate(found.peak_lr), seconds, times, label, found.outcome))
     return Table(("ranks", "way", "batch", "peak rate", "to target", "times best", "", "outcome"), tuple(rows), tuple(strong))
 
 
@@ -73,7 +75,7 @@ def trials(facts: Facts) -> Table:
         if trial is best:
             strong.append(len(rows))
         times = f"{trial.seconds / facts.seconds(best):.2f}" if best and trial.is_met else ""
-        warmup = "" if trial.warmup_steps is None else f"{trial.warmup_steps:.0f} steps"
+        warmup = "" if trial.warmup_steps is None else show_count(round(trial.warmup_steps), "step")
         rows.append((
             str(trial.ranks), trial.label, _whole(trial.global_batch), _rate(trial.peak_lr), trial.optimizer, warmup, trial.outcome,
             _whole(trial.steps), _whole(trial.samples), show_duration(trial.seconds) if trial.is_met else "", times,

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from hvd_trainer.cost.policies import speed_up_caution
 from hvd_trainer.tune.ledger import Record
 from hvd_trainer.tune.trial import Settings
 
@@ -86,7 +87,7 @@ def as_rows(records: Sequence[Record], ranks: Sequence[int]) -> list[dict[str, A
 
 
 def worth_of_ranks(records: Sequence[Record], ranks: Sequence[int]) -> list[dict[str, Any]]:
-    """What each number of ranks is worth: the best time on it, against that on the fewest."""
+    """What each number of ranks is worth: the best time on it, against that on the fewest; how many trials each rests on."""
     rows: list[dict[str, Any]] = []
     for number in sorted(ranks):
         best = best_of(records, number)
@@ -95,7 +96,9 @@ def worth_of_ranks(records: Sequence[Record], ranks: Sequence[int]) -> list[dict
         first = rows[0] if rows else None
         speed_up = first["seconds"] / seconds if first and first["seconds"] and seconds else 1.0 if seconds and first is None else None
         efficiency = speed_up * first["ranks"] / number if speed_up and first else speed_up
-        rows.append({"ranks": number, "seconds": seconds, "speed_up": speed_up, "efficiency": efficiency})
+        row = {"ranks": number, "seconds": seconds, "speed_up": speed_up, "efficiency": efficiency, "trials": len(group or ())}
+        caution = speed_up_caution(speed_up, number / first["ranks"], [first["trials"], row["trials"]]) if first and speed_up else ""
+        rows.append({**row, "caution": caution} if caution else row)
     return rows
 
 

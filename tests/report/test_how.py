@@ -30,7 +30,7 @@ def test_a_whole_report_is_not_called_small():
 @pytest.mark.parametrize(
     ("trials", "phases", "part", "words"),
     [
-        ([trial("script's default", 2, 32, 0.1, 0)], {}, "trials", "1 in all are too few"),
+        ([trial("script's default", 2, 32, 0.1, 0)], {}, "trials", "1 trial in all is too few"),
         ([trial("search", 2, 32, 0.1, 0), trial("search", 2, 128, 0.3, 1)], {}, "steps", "2 batches came to the target, and a fit needs 3"),
         ([trial("search", 2, batch, 0.1, 0, outcome="target met") for batch in (2, 4, 8)], {}, "steps", "undetermined"),
         ([trial("search", 2, 32, 0.1, 0)], {}, "step", "three points"),

@@ -1,7 +1,10 @@
 """Each recommendation with its evidence, and what the others would have cost."""
 
+import re
+
 import pytest
 
+from hvd_trainer.report import tables
 from hvd_trainer.report.curves import curves
 from hvd_trainer.report.facts import Facts
 from hvd_trainer.report.say import headline, recommendations, what_is_lost
@@ -22,7 +25,7 @@ def test_six_recommendations_with_numbers():
     assert "range test at batch 4,096 suggests 0.31" in found["peak rate"].why
     assert "lamb: " in found["optimizer"].why and found["optimizer"].value == "sgd"
     assert "gloo takes 1.58 times as long" in found["backend"].why and found["backend"].value == "mpi"
-    assert "(measured, each with its own best batch)" in found["ranks"].why
+    assert "(measured, each with its own best batch; one trial each" in found["ranks"].why
 
 
 def test_what_was_not_measured_is_said():
@@ -43,10 +46,37 @@ def test_ranks_that_are_predicted_are_labelled():
     assert "extrapolated, no more than a hint" in why and "every doubling gains 1.5 times or more" in why
 
 
+def test_a_single_trial_has_no_spread_and_no_plural():
+    content = {"target": "loss<=1", "trials": [trial("search", 2, 64, 0.2, 0, steps=1)], "phases": {"backends": [{"backend": "mpi", "step_s": 0.003}]}}
+    found = said(content)
+    text = " ".join([headline(Facts.of(content)), *(each.why for each in found.values())])
+    assert found["global batch"].why.startswith("The only trial on 2 ranks: no spread known. No hyperbola was fitted: 1 batch came to the target")
+    assert "of training: 1 step, 64 samples" in text and found["backend"].why.startswith("The only one that was timed: 3 ms a step")
+    assert not re.search(r"\b1 (batches|trials|steps|seeds|ranks)\b", text), text
+    content["trials"].append(trial("search", 2, 128, 0.2, 1))
+    assert "Soonest of 2 trials on 2 ranks; one seed each, no spread known." in said(content)["global batch"].why
+
+
+@pytest.mark.parametrize(
+    ("steps", "seeds", "words"),
+    [
+        (250, 1, "(measured, each with its own best batch; one trial each, no spread known)."),
+        (900, 1, "one trial each, no spread known; more than 2 times on 2 times the ranks: by another batch or rate, or by chance)."),
+        (250, 2, "(measured, each with its own best batch)."),
+    ],
+)
+def test_a_speed_up_says_what_it_rests_on(steps, seeds, words):
+    trials = [trial("search", ranks, 64, 0.2, 0, steps=number) for ranks, number in ((1, steps), (2, 200)) for _ in range(seeds)]
+    for at, each in enumerate(trials):
+        each["settings"]["seed"] = at % seeds
+    why = said({"target": "loss<=1", "trials": trials})["ranks"].why
+    assert words in why, why
+
+
 def test_headlines():
     assert "1 rank would do: " in headline(Facts.of(report()))
     failed = {"target": "loss<=1", "trials": [trial("search", 4, 64, 9.0, 0)]}
-    assert headline(Facts.of(failed)).startswith("None of 1 trials on 4 ranks came to loss<=1")
+    assert headline(Facts.of(failed)).startswith("The only trial on 4 ranks did not come to loss<=1: it diverged")
     assert headline(Facts.of({})) == "No trial was run." and said(failed) == {}
 
 
@@ -56,6 +86,7 @@ def test_rows_that_are_always_there():
     assert [(row.ranks, row.way) for row in rows] == [
         (ranks, way) for ranks in (2, 1) for way in ("recommended", "script's default", "linear rule", "N x what fits in memory")
     ]
+    assert [rows[number].trials for number in (0, 1)] == [1, 1] and tables.lost(facts, curves(facts)).rows[1][6] == "measured, one trial"
     assert rows[0].times == 1.0 and rows[1].times > 1.5 and rows[1].label == "measured"
     content = report()
     content["trials"].append(trial("linear rule", 2, 2048, 6.4, 99))

@@ -49,4 +49,7 @@ def test_what_ranks_are_worth():
     rows = worth_of_ranks([*FIRST, record(64, 3.0, ranks=1)], [1, 2, 4])
     assert [row["speed_up"] for row in rows] == [1.0, pytest.approx(1.5), None]
     assert rows[1]["efficiency"] == pytest.approx(0.75) and rows[2]["seconds"] is None
+    assert [row["trials"] for row in rows] == [1, 1, 0] and rows[1]["caution"] == "one trial each, no spread known" and "caution" not in rows[0]
+    rows = worth_of_ranks([record(64, 4.2, ranks=1), record(64, 4.2, 1, ranks=1), record(64, 2.0), record(64, 2.0, 1)], [1, 2])
+    assert rows[1]["caution"].startswith("more than 2 times on 2 times the ranks")
     assert median_s([record(64, 1.0), record(64, math.inf, 1)]) == math.inf
