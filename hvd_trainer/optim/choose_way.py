@@ -10,11 +10,12 @@ from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.node_memory import obstacle, open_node_memory
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.log import say
-from hvd_trainer.optim import shared_sums, small_sums
+from hvd_trainer.optim import shared_sums, small_messages, small_sums
 from hvd_trainer.optim.buckets import Bucket
 from hvd_trainer.optim.node_sums import NodeSums, node_sizes, shown
 from hvd_trainer.optim.reducer import Way
 from hvd_trainer.optim.shared_sums import SharedSums
+from hvd_trainer.optim.small_messages import SmallMessages
 from hvd_trainer.optim.small_sums import SmallSums
 from hvd_trainer.optim.ways import COMPRESSIONS, Messages
 
@@ -51,6 +52,7 @@ class WayChooser:
         Raises:
             ConfigError: shared memory is wanted and cannot be had; on all ranks.
         """
+        way: Way
         reason = self._against_sharing(comm, buckets)
         self.node_sizes = node_sizes(comm, f"{name}.nodes")
         if not reason:
@@ -61,7 +63,7 @@ class WayChooser:
             memory, reason = open_node_memory(comm, pieces, shared_sums.NUM_COUNTERS, f"{name}.memory")
             if memory is not None:
                 if comm.num_nodes > 1:
-                    way: Way = NodeSums(memory, buckets, comm, num_params, self.node_sizes, name, self._compression)
+                    way = NodeSums(memory, buckets, comm, num_params, self.node_sizes, name, self._compression)
                 else:
                     way = (SmallSums if is_small else SharedSums)(memory, buckets, comm, num_params)
                 self.taken, self.why = "shared", way.text
@@ -73,7 +75,8 @@ class WayChooser:
                 "rank on some",
                 'leave reduce_through="auto", or "messages"',
             )
-        way = Messages(buckets, comm, name, self._compression)
+        is_small = self._small and self._compression is None and small_messages.is_small(buckets, comm.size)
+        way = SmallMessages(buckets, comm, name) if is_small else Messages(buckets, comm, name, self._compression)
         self.taken, self.why = "messages", f"{way.text} ({reason})"
         return way
 

@@ -21,10 +21,11 @@ from hvd_trainer.optim.buckets import Bucket, ParamSpec, plan_buckets
 from hvd_trainer.optim.gradient_places import GradientPlaces
 from hvd_trainer.optim.same_params import check_same_params
 from hvd_trainer.optim.shared_sums import SharedSums
+from hvd_trainer.optim.small_messages import SmallMessages
 from hvd_trainer.optim.small_sums import SmallSums
 from hvd_trainer.optim.ways import Messages, Numbers, Sums
 
-Way = Union[Messages, SharedSums, SmallSums]
+Way = Union[Messages, SharedSums, SmallSums, SmallMessages]
 
 
 class Reducer:

@@ -8,17 +8,15 @@ reads this one: it cannot come to the step after that before the other has annou
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.node_memory import NodeMemory
+from hvd_trainer.optim.at_once import NUM_NUMBERS, AtOnce
 from hvd_trainer.optim.buckets import Bucket
 from hvd_trainer.optim.shared_sums import Exchange
-from hvd_trainer.optim.ways import CHUNK_BYTES, Numbers, Sums, mean_factor
+from hvd_trainer.optim.ways import Numbers, Sums
 
-NUM_NUMBERS = 7
 MOST_BYTES = 1 << 20  # of the gradients of all ranks of the node together
 
 
@@ -28,7 +26,7 @@ def is_small(buckets: list[Bucket], local_size: int) -> bool:
     return plain and local_size * sum(bucket.numel * bucket.dtype.itemsize for bucket in buckets) <= MOST_BYTES
 
 
-class SmallSums:
+class SmallSums(AtOnce):
     """See the module; the interface of `ways.Messages`.
 
     Args:
@@ -39,80 +37,44 @@ class SmallSums:
     """
 
     text = "shared memory"
-    results_are_own = True
-    sends_early = False
-    moved: frozenset[int] = frozenset()
 
     def __init__(self, memory: NodeMemory, buckets: list[Bucket], comm: Communicator, num_params: int) -> None:
+        super().__init__(buckets)
         size, self._rank = comm.local_size, comm.local_rank
         self.memory, self._size = memory, size
         numbers = memory.tensor(2 * size * NUM_NUMBERS, torch.float64)
         self._exchange = Exchange(memory, comm, 2 * num_params)
         every = [[[memory.tensor(b.numel, b.dtype) for b in buckets] for _ in range(size)] for _ in range(2)]
         self.flat_sets = [both[self._rank] for both in every]
-        self.results = [torch.zeros(b.numel, dtype=b.dtype) for b in buckets]
         self._numbers = memoryview(numbers.numpy())
         self._parts = [[[every[turn][r][number] for r in range(size)] for number in range(len(buckets))] for turn in range(2)]
-        self._chunks = [list(result.split(max(1, CHUNK_BYTES // result.element_size()))) for result in self.results]
         self._step = 0
-        self._weight = self._plain = 0.0
-        self._nominal = 1.0
-
-    def announce(self, weight: float, plain: float, nominal: float) -> None:
-        self._weight, self._plain, self._nominal = weight, plain, nominal
-
-    def send(self, number: int) -> None:
-        """Nothing: all buckets are announced together, in `finish`."""
 
     def finish(self, numbers: Numbers) -> Sums:
         turn, size = self._step & 1, self._size
         start, cells = turn * size * NUM_NUMBERS, self._numbers
-        at = start + self._rank * NUM_NUMBERS
-        cells[at] = numbers.total
-        cells[at + 1] = numbers.ours
-        cells[at + 2] = numbers.irregular
-        cells[at + 3] = numbers.aside
-        cells[at + 4] = numbers.changed
-        cells[at + 5] = self._weight
-        cells[at + 6] = self._plain
+        self._write(numbers, cells, start + self._rank * NUM_NUMBERS)
         self._step += 1
         self.memory.post(0, self._step)
         self.memory.wait(0, self._step, "the gradients")
         every = cells[start : start + size * NUM_NUMBERS].tolist()
-        total, ours, irregular, aside, changed, weight, plain = [sum(every[k::NUM_NUMBERS]) for k in range(NUM_NUMBERS)]
-        factor = mean_factor(weight, plain, self._nominal)
-        check = 0.0
+        sums = [sum(every[k::NUM_NUMBERS]) for k in range(NUM_NUMBERS)]
+        factor = self._factor(sums)
         for result, parts in zip(self.results, self._parts[turn]):
             torch.add(parts[0], parts[1], out=result)
             for part in parts[2:]:
                 result.add_(part)
             if factor != 1.0:
                 result.mul_(factor)
-            check += result.sum().item()
-        return Sums(total, ours, irregular, aside, changed, weight, plain, 0.0 if math.isfinite(check) else 1.0)
-
-    def takes(self, number: int) -> bool:
-        """No: gradients must be where the other ranks look for them."""
-        return False
+        return self._sums(sums)
 
     def exchange(self, numbers: list[float], what: str) -> list[float]:
         return self._exchange.sums(numbers, what)
-
-    def discard(self) -> None:
-        """Nothing is under way before `finish`."""
 
     @property
     def was_finite(self) -> bool:
         """Whether this rank's own gradients of the last step were; looked at only to explain an error."""
         return all(bool(flat.isfinite().all()) for flat in self.flat_sets[(self._step - 1) & 1])
-
-    def my_chunks(self, number: int) -> list[torch.Tensor]:
-        """All of a bucket's result, in pieces that fit into the cache."""
-        return self._chunks[number]
-
-    def my_slice(self, number: int) -> tuple[int, int]:
-        """All of it."""
-        return 0, self.results[number].numel()
 
 
 def piece_bytes(buckets: list[Bucket], local_size: int, num_params: int) -> list[int]:

@@ -146,7 +146,7 @@ class Messages:
         """Wait for all buckets, which were all sent; `results` then hold the means."""
         self.was_finite = all(math.isfinite(check) for check in torch.stack(self._checks).tolist())
         mine = [numbers.total, numbers.ours, numbers.irregular, numbers.aside, numbers.changed, self._weight, self._plain, float(not self.was_finite)]
-        last = self._send_numbers(mine, "numbers")
+        last = send_numbers(self._comm, mine, f"{self._name}.numbers")
         for pending in self._sent:
             pending.wait()
         self._sent, self._checks = [], []
@@ -165,7 +165,7 @@ class Messages:
 
     def exchange(self, numbers: list[float], what: str) -> list[float]:
         """The sums over all ranks of further numbers, as many on every rank."""
-        return self._send_numbers(numbers, what).wait().tolist()
+        return send_numbers(self._comm, numbers, f"{self._name}.{what}").wait().tolist()
 
     def discard(self) -> None:
         """Wait for what is under way and forget it."""
@@ -181,6 +181,8 @@ class Messages:
         """Which part of a bucket this rank updates: all of it."""
         return 0, self.results[number].numel()
 
-    def _send_numbers(self, numbers: list[float], what: str) -> Pending:
-        vector = torch.tensor(numbers, dtype=torch.float64).to(self._comm.device)
-        return self._comm.allreduce_(vector, f"{self._name}.{what}")
+
+def send_numbers(comm: Communicator, numbers: list[float], name: str) -> Pending:
+    """A sum over all ranks of some numbers is under way."""
+    vector = torch.tensor(numbers, dtype=torch.float64).to(comm.device)
+    return comm.allreduce_(vector, name)

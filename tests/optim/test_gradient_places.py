@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from hvd_trainer.optim import ways
+from hvd_trainer.optim import small_messages, ways
 from hvd_trainer.optim.distributed import DistributedOptimizer
 from hvd_trainer.values import Weighted
 from tests.fake_comm import run_threads
@@ -15,6 +15,7 @@ from tests.fake_comm import run_threads
 @pytest.mark.parametrize("num_ranks", [2, 3])
 def test_large_gradients_travel_where_backward_made_them(monkeypatch, num_ranks, update_by):
     """The same parameters as with copies; ranks that skip the layer, micro-batches, and both kinds of zero_grad between."""
+    monkeypatch.setattr(small_messages, "MOST_BYTES", 0)
     torch.manual_seed(0)  # not by each rank: threads draw from one generator
     start = torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.Tanh(), torch.nn.Linear(48, 2)).double()
 
@@ -47,6 +48,7 @@ def test_large_gradients_travel_where_backward_made_them(monkeypatch, num_ranks,
 
 
 def test_a_gradient_that_somebody_keeps_is_not_changed(monkeypatch):
+    monkeypatch.setattr(small_messages, "MOST_BYTES", 0)
     monkeypatch.setattr(ways, "TAKEN_BYTES", 1)
 
     def rank_main(comm):
