@@ -15,6 +15,7 @@ from hvd_trainer.bench import stats
 from hvd_trainer.bench.stats import Spread, significant
 
 OURS, LIMIT, DDP, BEST = "ours-mpi", "compute", "ddp-gloo", "hvd-best"
+DDP_MPIRUN = "ddp-gloo-mpirun"
 DEFAULTS = ("hvd-mpi", "hvd-gloo")
 # workload: compute-only time / ours; then how many times as fast as Horovod's defaults, its best settings, DDP.
 STEP = {"mlp": (1.10, 5.0, 2.5, 6.0), "cnn": (0.98, 1.15, 1.02, 1.15), "transformer": (0.98, 1.3, 1.03, 1.05), "wide": (1.0, 1.7, 1.3, 1.5)}

@@ -79,7 +79,35 @@ def of_steps(record: Mapping[str, Any]) -> list[str]:
         ]  # fmt: skip
         head = ("column", "ms a step", "compute / it", f"it / {bars.OURS}", "loss differs", "peak PSS", "peak RSS")
         lines += [f"### {workload}, {record['sizes'][workload]['num_params']:,} parameters", "", *table(head, rows), ""]
+        lines += of_memory(record.get("memory", {}).get(workload, {}))
     return lines[:-1]
+
+
+def of_memory(memory: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """A rank's PSS beside DDP's, under its own launcher and under ours; and what the whole job holds, the launcher included.
+
+    A rank's PSS alone flatters who starts ranks from a process that has loaded torch: it shares torch's pages with them.
+
+    Args:
+        memory: of one workload; [] for records without launchers' memory.
+    """
+    shown_here = [name for name in (bars.OURS, bars.LIMIT, bars.DDP, bars.DDP_MPIRUN, bars.BEST) if name in memory]
+    if bars.OURS not in shown_here or any(ranks[0].get("launcher_pss_bytes") is None for ranks in memory.values()):
+        return []
+    rows = []
+    for name in shown_here:
+        ranks = memory[name]
+        jobs = [of_job(memory[bars.OURS]), of_job(ranks)]
+        numbers = (mib(max(rank["peak_pss_bytes"] for rank in ranks)), mib(ranks[0]["launcher_pss_bytes"]), mib(jobs[1] / len(ranks)))
+        ratios = (bars.over_ranks(memory[bars.OURS], ranks).mid, jobs[0] / jobs[1])
+        rows.append([name, *numbers, *("" if name == bars.OURS else significant(ratio) for ratio in ratios)])
+    head = ("column", "peak PSS of a rank", "PSS of its launcher", "the job's, divided by its ranks", f"a rank of {bars.OURS} / it", f"the job of {bars.OURS} / it")
+    return [*table(head, rows), ""]
+
+
+def of_job(ranks: Sequence[Mapping[str, Any]]) -> int:
+    """PSS of all processes of a launch."""
+    return sum(rank["peak_pss_bytes"] for rank in ranks) + ranks[0]["launcher_pss_bytes"]
 
 
 def of_sweep(record: Mapping[str, Any]) -> list[str]:
@@ -123,6 +151,6 @@ def differs(value: Optional[float]) -> str:
     return "" if value is None else f"{value:.0e}" if value else "0"
 
 
-def mib(num_bytes: Optional[int]) -> str:
+def mib(num_bytes: Optional[float]) -> str:
     """Bytes as MiB, or nothing."""
     return "" if num_bytes is None else f"{num_bytes / MIB:.0f} MiB"

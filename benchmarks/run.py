@@ -134,10 +134,11 @@ def measure_steps(
     """A record of steps, and its rows."""
     start = Starter(place, peer_python)
     settings = {"ranks": asked.ranks, "threads": 1, "rounds": asked.rounds, "against": AGAINST}
-    content = record.head(kind, command, settings, start.lines(chosen, (*rounds.WORKER, "JOB.json")))
+    for_memory = here(place, columns.FOR_MEMORY) if memory else ()
+    content = record.head(kind, command, settings, start.lines((*chosen, *for_memory), (*rounds.WORKER, "JOB.json")))
     if peer_python:
         content["versions"] |= peer_versions(peer_python)
-    measured = rounds.measure(rounds.Plan(chosen, tuple(work), asked.ranks, 1, asked.rounds, memory), start, say)
+    measured = rounds.measure(rounds.Plan(chosen, tuple(work), asked.ranks, 1, asked.rounds, memory, for_memory=for_memory), start, say)
     rows = {w.name: summary.rows(measured, chosen, w.name, AGAINST) for w in work}
     costs = summary.costs(measured, AGAINST)
     content |= {

@@ -25,6 +25,7 @@ class Job:
         out: folder for the ranks' answers.
         memory: sample the memory while the steps run; their times then mean nothing.
         blocks: turns for each column.
+        starter: process number of the one that starts the launcher.
     """
 
     columns: tuple[Column, ...]
@@ -33,6 +34,7 @@ class Job:
     out: str
     memory: bool = False
     blocks: int = BLOCKS
+    starter: int = 0
 
     def write(self, path: Path) -> None:
         """As JSON."""

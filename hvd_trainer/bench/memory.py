@@ -1,10 +1,12 @@
-"""What a process holds: its proportional share (PSS), sampled while it works, and its peak resident set (RSS)."""
+"""What a process holds: its proportional share (PSS), sampled while it works, its peak resident set (RSS), and its launcher's PSS."""
 
 from __future__ import annotations
 
+import os
 import resource
 import threading
 from pathlib import Path
+from typing import Optional
 
 EVERY_S = 0.01
 ROLLUP = Path("/proc/self/smaps_rollup")
@@ -24,6 +26,35 @@ def pss_bytes(text: str) -> int:
 def peak_rss_bytes() -> int:
     """The most that was ever resident in this process, each page counted whole."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def parent_of(stat: str) -> int:
+    """The parent's process number in a line of /proc/PID/stat; the name before it may have any character.
+
+    Example:
+        >>> parent_of("42 (a) b) S 7 42 42 0")
+        7
+    """
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def launcher_pss_bytes(starter: int) -> Optional[int]:
+    """PSS of the processes between this one and the one that started the launch: launchers take memory too, and torchrun's
+    shares the pages of torch with its ranks, whose own PSS is the smaller for it.
+
+    Args:
+        starter: process number of the one above the launcher, which does not count.
+
+    Returns:
+        None where `starter` is not above this process: it runs on another machine.
+    """
+    found, pid = 0, os.getppid()
+    while pid != starter:
+        if pid <= 1:
+            return None
+        found += pss_bytes(Path(f"/proc/{pid}/smaps_rollup").read_text())
+        pid = parent_of(Path(f"/proc/{pid}/stat").read_text())
+    return found
 
 
 class PeakPss:

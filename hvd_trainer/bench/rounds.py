@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ class Measured:
         num_ranks: ranks of every launch.
         times: {workload: {column: [round: [rank: [ms of each step]]]}}.
         losses: {workload: {column: [rank: [losses of the steps that all columns did]]}}, of the first round.
-        memory: {workload: {column: [rank: {"peak_pss_bytes": ..., "peak_rss_bytes": ...}]}}.
+        memory: {workload: {column: [rank: {"peak_pss_bytes": ..., "peak_rss_bytes": ..., "launcher_pss_bytes": ...}]}}.
         sizes: {workload: {"num_params": ..., "num_tensors": ...}}.
         failed: {column: the end of what it printed}.
         said: {column: what its ranks printed in the first round}, for the library's own lines.
@@ -48,7 +49,7 @@ class Measured:
             for column, first in columns.items():
                 ranks = [answer[workload][column] for answer in answers]
                 if "peak_pss_bytes" in first:
-                    keys = ("peak_pss_bytes", "peak_rss_bytes")
+                    keys = ("peak_pss_bytes", "peak_rss_bytes", "launcher_pss_bytes")
                     self.memory.setdefault(workload, {})[column] = [{key: r[key] for key in keys} for r in ranks]
                     continue
                 self.times.setdefault(workload, {}).setdefault(column, []).append([r["ms"] for r in ranks])
@@ -67,6 +68,7 @@ class Plan:
         threads: CPU threads a rank.
         num_rounds: at least 1.
         memory: one more round, each column and workload in processes of its own.
+        for_memory: columns of that round alone.
         worker: the module that each rank runs, as arguments of the interpreter.
         required: names of the columns without which the measurement is to end; the others are left out where they fail.
     """
@@ -79,6 +81,7 @@ class Plan:
     memory: bool = False
     worker: tuple[str, ...] = WORKER
     required: frozenset[str] = frozenset()
+    for_memory: tuple[Column, ...] = ()
 
 
 def measure(plan: Plan, start: Starter, say: Say) -> Measured:
@@ -96,7 +99,7 @@ def measure(plan: Plan, start: Starter, say: Say) -> Measured:
     for number in range(plan.num_rounds):
         one_round(plan, number, measured, start, say)
     if plan.memory:
-        for launch in launches(plan.columns, together=False):
+        for launch in launches((*plan.columns, *plan.for_memory), together=False):
             for workload in plan.workloads:
                 run_launch(plan, launch, (workload,), measured, start, say, f"memory, {workload.name}", memory=True)
     return measured
@@ -128,7 +131,7 @@ def run_launch(
     with tempfile.TemporaryDirectory(prefix="hvd_trainer-bench-") as folder:
         path = Path(folder, "job.json")
         blocks = MEMORY_BLOCKS if memory else BLOCKS
-        Job(columns, tuple(workloads), plan.threads, folder, memory, blocks).write(path)
+        Job(columns, tuple(workloads), plan.threads, folder, memory, blocks, os.getpid()).write(path)
         ended = start(launch.line, (*plan.worker, str(path)))
         if ended.code == 0:
             measured.add(read_answers(Path(folder), plan.num_ranks))

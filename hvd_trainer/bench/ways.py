@@ -70,10 +70,10 @@ def meet(columns: tuple[Column, ...]) -> Meeting:
 
         hvd.init()
         return Meeting(hvd.rank(), hvd.size(), hvd.barrier, hvd.shutdown, hvd)
-    if columns[0].line.startswith("torchrun"):
+    if columns[0].line.startswith("torchrun") or columns[0].way == "ddp":
         from torch import distributed
 
-        distributed.init_process_group("gloo")
+        distributed.init_process_group("gloo", **({} if columns[0].line.startswith("torchrun") else meeting_place()))
         return Meeting(
             distributed.get_rank(),
             distributed.get_world_size(),
@@ -85,6 +85,17 @@ def meet(columns: tuple[Column, ...]) -> Meeting:
 
     world = MPI.COMM_WORLD
     return Meeting(world.rank, world.size, world.Barrier, lambda: None, MPI)
+
+
+def meeting_place() -> dict[str, Any]:
+    """What torchrun would have told torch.distributed, where mpirun started the ranks."""
+    from hvd_trainer import env
+    from hvd_trainer.comm import launched, rendezvous
+
+    variables = env.snapshot()
+    started = launched.read(variables)
+    where = rendezvous.method(started, variables) or "tcp://127.0.0.1:0"  # one rank alone needs a place, too
+    return {"init_method": where, "rank": started.rank, "world_size": started.size}
 
 
 def backward(loss: Weighted | torch.Tensor) -> torch.Tensor:

@@ -39,6 +39,8 @@ def measure(job: Job, workload: Workload, meeting: ways.Meeting) -> dict[str, An
             take_turns(tracks, workload, job.blocks, meeting.barrier)
         for track in tracks:
             track.more |= {"peak_pss_bytes": peak.bytes, "peak_rss_bytes": memory.peak_rss_bytes()}
+            track.more["launcher_pss_bytes"] = memory.launcher_pss_bytes(job.starter)
+        meeting.barrier()  # pages are shared with ranks that still run
     else:
         take_turns(tracks, workload, job.blocks, meeting.barrier)
     found = {track.column.name: track.answer() for track in tracks}

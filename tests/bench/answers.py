@@ -35,7 +35,7 @@ class Pretend:
                 for column in job.columns:
                     found = {"ms": [slower * (self.ms[column.name] + rank)] * 8, "losses": self.losses.get(column.name, [1.0]), "num_params": 1000, "num_tensors": 2}
                     if job.memory:
-                        found |= {"peak_pss_bytes": 2**20 * (rank + 1), "peak_rss_bytes": 2**30}
+                        found |= {"peak_pss_bytes": 2**20 * (rank + 1), "peak_rss_bytes": 2**30, "launcher_pss_bytes": 2**20 * len(line)}
                     answer[workload.name][column.name] = found
             answer_path(Path(job.out), rank).write_text(json.dumps(answer))
         return Ended(0, "hvd_trainer: 2 ranks")

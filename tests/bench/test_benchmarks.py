@@ -16,7 +16,8 @@ from tests.bench.answers import Pretend
 PRESENT = Present(
     mpirun="/v/bin/mpirun", mpi=MpiFlavour("Open MPI", "5.0.11"), mpi4py=True, horovodrun="/v/bin/horovodrun", torch=True, cores=2,
 )  # fmt: skip
-ALL = [column.name for column in (*columns.COLUMNS, *run.PEERS, *transfers.COLUMNS)]
+STEPS = [column.name for column in (*columns.COLUMNS, *run.PEERS, *columns.FOR_MEMORY)]
+ALL = [*STEPS, *(column.name for column in transfers.COLUMNS)]
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_one_command_writes_everything(record):
     assert names == sorted(["README.md", *(f"{part}.{end}" for part in run.PARTS for end in ("json", "png"))])
     assert ("/peers/bin/python", "torchrun") in started and (sys.executable, "torchrun") in started
     step = json.loads((folder / "step.json").read_text())
-    assert step["versions"]["lightning"] == "9.9" and set(ALL[: len(columns.COLUMNS) + 3]) == step["lines"].keys()
+    assert step["versions"]["lightning"] == "9.9" and set(STEPS) == step["lines"].keys()
     assert step["lines"]["ignite"].split()[-2:] == ["hvd_trainer.bench.worker", "JOB.json"]
     page = (folder / "README.md").read_text()
     # Rank 1 takes 1 ms more than what is pretended: compute-only 3, ours 2, the others 4 ms.
@@ -59,6 +60,9 @@ def test_one_command_writes_everything(record):
     assert "| mlp: hvd-best / ours-mpi | at least 2.50 | 2.00 (2.00..2.00) | 1.33 (1.33..1.33) | missed, by compute-only too |" in page
     assert "| mlp: hvd-best / ours-horovod-best | at least 1.00 | 1.00 (1.00..1.00) |  | met |" in page
     assert "| allreduce of 1 KB: engine mpi / raw mpi4py | at most 2.00 | 1.00 (1.00..1.00) |  | met |" in page
+    # Ranks of 1 and 2 MiB, and a launcher of as many as its line has letters: 6 for mpirun, 8 for torchrun.
+    assert "| ours-mpi | 2 MiB | 6 MiB | 4 MiB |  |  |" in page and "| ddp-gloo | 2 MiB | 8 MiB | 6 MiB | 1.00 | 0.818 |" in page
+    assert "| ddp-gloo-mpirun | 2 MiB | 6 MiB | 4 MiB | 1.00 | 1.00 |" in page and "ddp-gloo-mpirun" not in step["result"]["mlp"]
     assert "| ours-mpi | strong | 2 |" in page and "tensors-1000" in page
 
 

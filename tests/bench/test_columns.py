@@ -3,7 +3,7 @@
 import pytest
 
 from hvd_trainer.bench import ways
-from hvd_trainer.bench.columns import BY_NAME, COLUMNS, LINES, launches, parse, rotated
+from hvd_trainer.bench.columns import BY_NAME, COLUMNS, FOR_MEMORY, LINES, launches, parse, rotated
 from hvd_trainer.errors import ConfigError
 
 
@@ -18,7 +18,11 @@ def test_nothing_with_a_background_thread_shares_a_process():
 
 
 def test_for_memory_each_column_has_a_process_of_its_own():
-    assert [launch.name for launch in launches(COLUMNS, together=False)] == list(BY_NAME)
+    assert [launch.name for launch in launches(COLUMNS, together=False)] == [column.name for column in COLUMNS]
+
+
+def test_ddp_under_our_launcher_is_named_and_not_a_default():
+    assert parse("ddp-gloo-mpirun") in FOR_MEMORY and (BY_NAME["ddp-gloo-mpirun"].way, BY_NAME["ddp-gloo-mpirun"].line) == ("ddp", "mpirun")
 
 
 def test_variants_of_ours_share_the_launch_with_the_bound():

@@ -1,5 +1,7 @@
 """The rounds, with a starter that starts nothing."""
 
+from dataclasses import replace
+
 import pytest
 
 from hvd_trainer.bench import workloads
@@ -10,7 +12,7 @@ from tests.bench.answers import Pretend
 
 COLUMNS = tuple(BY_NAME[name] for name in ("compute", "ours-mpi", "hvd-best", "ddp-gloo"))
 WORK = tuple(workloads.choose(("mlp", "wide"), steps=8))
-MS = {"compute": 1.0, "ours-mpi": 2.0, "hvd-best": 3.0, "ddp-gloo": 4.0}
+MS = {"compute": 1.0, "ours-mpi": 2.0, "hvd-best": 3.0, "ddp-gloo": 4.0, "ddp-gloo-mpirun": 4.0}
 
 
 def plan(num_rounds=2, memory=False, required=frozenset()):
@@ -34,7 +36,14 @@ def test_memory_has_a_process_for_each_column_and_workload():
     found = measure(plan(1, memory=True), start, lambda text: None)
     alone = [(names, work) for _, names, work, memory in start.started if memory]
     assert alone == [([column.name], [work.name]) for column in COLUMNS for work in WORK]
-    assert found.memory["mlp"]["hvd-best"][1] == {"peak_pss_bytes": 2 * 2**20, "peak_rss_bytes": 2**30}
+    assert found.memory["mlp"]["hvd-best"][1] == {"peak_pss_bytes": 2 * 2**20, "peak_rss_bytes": 2**30, "launcher_pss_bytes": 11 * 2**20}
+
+
+def test_columns_for_memory_are_in_its_round_alone():
+    start, more = Pretend(MS), BY_NAME["ddp-gloo-mpirun"]
+    found = measure(replace(plan(1, memory=True), columns=COLUMNS[:1], for_memory=(more,)), start, lambda text: None)
+    assert [(names, memory) for _, names, _, memory in start.started if more.name in names] == [([more.name], True)] * len(WORK)
+    assert more.name in found.memory["mlp"] and more.name not in found.times["mlp"]
 
 
 def test_what_fails_is_left_out_and_not_tried_again():

@@ -1,6 +1,7 @@
 """What a rank does, on one rank without a launcher: turns, warm-up, its answer."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -55,9 +56,9 @@ def test_columns_take_turns_and_each_is_once_the_first(monkeypatch):
 
 
 def test_memory_is_sampled_where_asked_for(alone, tmp_path):
-    worker.main(Job((BY_NAME["compute"],), (MLP,), 1, str(tmp_path), memory=True, blocks=1))
+    worker.main(Job((BY_NAME["compute"],), (MLP,), 1, str(tmp_path), memory=True, blocks=1, starter=os.getppid()))
     found = json.loads((tmp_path / "rank0.json").read_text())["mlp"]["compute"]
-    assert 2**20 < found["peak_pss_bytes"] <= found["peak_rss_bytes"]
+    assert 2**20 < found["peak_pss_bytes"] <= found["peak_rss_bytes"] and found["launcher_pss_bytes"] == 0
 
 
 def test_a_loop_of_its_own_is_given_whole_turns(monkeypatch):
