@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ def check_resume(
             raise CheckpointError(
                 f"{path} was trained with {key} = {recipe[key]}, this run has {current[key]}: it cannot go on at the exact sample",
                 f"{key} = {recipe[key]}",
-                "keep the recipe, or start anew in another folder",
+                f"{key} = {recipe[key]} to go on; to start anew, another folder than {os.path.dirname(path)} for ht.Checkpoint, with --set where it is a field of the config",
             )
     given = loader.plan.reference_batch
     if given is not None and Fraction(given) != reference:

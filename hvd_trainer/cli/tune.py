@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hvd_trainer import cores, env
+from hvd_trainer.amounts import show_count
 from hvd_trainer.cli.launch import BUILD
 from hvd_trainer.cli.report import write_page
 from hvd_trainer.errors import ConfigError, HvdTrainerError, MissingPartError
@@ -72,9 +73,9 @@ def tune(context: click.Context, script: str, arguments: tuple[str, ...], **opti
 
     \b
     Examples:
-      hvd-trainer tune train.py --target "val_loss<=0.42" --budget 15m --ranks 1,2
-      hvd-trainer tune train.py --target "accuracy>=0.9" --optimizers sgd,adamw -- --data /data
-      python train.py --config runs/tune/recommended.yaml
+      hvd-trainer tune train.py --target "accuracy>=0.9" --budget 5m --ranks 1,2
+      hvd-trainer tune train.py --target "val_loss<=0.42" --optimizers sgd,adamw -- --data /data
+      hvd-trainer launch -np 2 train.py --config runs/tune/recommended.yaml --set folder=runs/b
     """
     try:
         context.exit(_tune(script, arguments, **options))
@@ -97,7 +98,7 @@ def _tune(script: str, arguments: tuple[str, ...], *, target: str, budget: str, 
     lines = start_lines((script, *arguments), tuple(sorted({1, *numbers})), asked, threads)  # 1: what the others are checked against
     for number in numbers:
         line = lines[number]
-        click.echo(f"# {number} rank{'s' * (number > 1)}: {line}", err=not dry_run)
+        click.echo(f"# {show_count(number, 'rank')}: {line}", err=not dry_run)
     if dry_run:
         return 0
     try:
@@ -130,16 +131,17 @@ def _tune(script: str, arguments: tuple[str, ...], *, target: str, budget: str, 
             raise
         refused = error
     records = tuple(hunt.records)
-    found = report.Found(script, goal, records, budget_s, limits["micro_batch"], interrupted, hunt.phases)
-    for number in found.ranks:
+    phases, ended = hunt.phases, (refused is not None, hunt.at_trials)
+    found = report.Found(script, goal, records, budget_s, limits["micro_batch"], interrupted, phases, *ended, arguments)
+    for number in [*found.ranks, *sorted({*numbers} - {*found.ranks})]:
         for sentence in report.sentences(found, number):
             click.echo(sentence)
-    for number in sorted({*numbers} - {*found.ranks}):
-        click.echo(f"On {number} rank{'s' * (number > 1)} no trial was run: --budget or --trials ended the search before.")
-    for note in hunt.phases["notes"]:
+    for note in phases["notes"]:
         click.echo(note)
     for written in dict.fromkeys([*report.write(found, out), *write_page(out)]):
         click.echo(written)
+    for line in report.next_lines(found, out):
+        click.echo(line)
     if refused is not None:
         raise refused
     if interrupted:
@@ -255,7 +257,7 @@ class View:
         from hvd_trainer.durations import show_duration
 
         elapsed_s, count = time.monotonic() - self._since_s, len(self._records)
-        over = f"{count} trial is over" if count == 1 else f"{count} trials are over"
+        over = f"{show_count(count, 'trial')} {'is' if count == 1 else 'are'} over"
         return f"{self._running}: for {show_duration(elapsed_s)}; {over}, {show_duration(max(self._left_s - elapsed_s, 0))} left"
 
     def change(self, running: str) -> None:
@@ -273,7 +275,8 @@ class View:
         from hvd_trainer.tune.report import table_row
 
         cells = table_row(record, None)
-        text = f"{cells[0]}: {cells[1]} rank{'' if cells[1] == '1' else 's'}, batch {cells[2]}, rate {cells[3]}, {cells[4]}: {cells[6]}, {cells[7]} steps {cells[9]}"
+        ranks, steps = show_count(record.settings.ranks, "rank"), show_count(record.result.steps, "step")
+        text = f"{cells[0]}: {ranks}, batch {cells[2]}, rate {cells[3]}, {cells[4]}: {cells[6]}, {steps} {cells[9]}".rstrip()
         reason = f" ({record.result.reason})" if record.result.reason else ""
         return f"{text}{reason}; {show_duration(max(self._left_s, 0))} left"
 
@@ -286,7 +289,7 @@ class View:
         from hvd_trainer.tune.search import best_of
 
         elapsed_s = time.monotonic() - self._since_s if self._running else 0.0
-        table = Table(*COLUMNS, title=f"{len(self._records)} trials, {show_duration(max(self._left_s - elapsed_s, 0))} left", caption=self._running)
+        table = Table(*COLUMNS, title=f"{show_count(len(self._records), 'trial')}, {show_duration(max(self._left_s - elapsed_s, 0))} left", caption=self._running)
         for record in self._records[-SHOWN:]:
             best = best_of(self._records, record.settings.ranks)
             table.add_row(*table_row(record, best), style="bold green" if best == record else None)

@@ -120,6 +120,7 @@ class Facts:
         start: the start event of the first trial that has one: what the script is by itself.
         phases: what was measured beside the trials; missing parts are missing.
         chosen: ranks -> place of the recommended trial in `trials`; empty in old files.
+        commands: ranks -> how to train with what is recommended; empty in old files.
     """
 
     script: str
@@ -131,6 +132,7 @@ class Facts:
     start: Mapping[str, Any] = field(default_factory=dict)
     phases: Mapping[str, Any] = field(default_factory=dict)
     chosen: Mapping[int, int] = field(default_factory=dict)
+    commands: Mapping[int, str] = field(default_factory=dict)
 
     @staticmethod
     def of(content: Mapping[str, Any]) -> Facts:
@@ -148,9 +150,11 @@ class Facts:
         recommended = {int(ranks): fields for ranks, fields in named if str(ranks).isdecimal() and isinstance(fields, Mapping)}
         places = {ranks: number(mapping(best).get("trial")) for ranks, best in mapping(content.get("best")).items()}
         chosen = {int(ranks): int(place) for ranks, place in places.items() if str(ranks).isdecimal() and place is not None and 0 <= place < len(trials)}
+        commands = {int(ranks): command for ranks, command in mapping(content.get("next")).items() if str(ranks).isdecimal() and isinstance(command, str)}
         return Facts(
             str(content.get("script", "")), str(content.get("target", "")), number(content.get("budget_s")), bool(content.get("interrupted")),
             tuple(Trial.of(trial) for trial in trials), recommended, next((start for start in starts if start), {}), mapping(content.get("phases")), chosen,
+            commands,
         )  # fmt: skip
 
     @property

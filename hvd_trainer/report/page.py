@@ -81,14 +81,15 @@ def recommended_yaml(facts: Facts) -> str:
 
 
 def start_line(facts: Facts) -> str:
-    """How to start the script on the ranks that are recommended.
+    """How to train with what is recommended: as the search says it, or worked out from an old file.
 
     Example:
         >>> start_line(Facts("a.py", "", None, False, (), {1: {"lr": 0.2}, 2: {"lr": 0.1}})), start_line(Facts("a.py", "", None, False, (), {}))
-        ('mpirun -np 2 python a.py', 'python a.py')
+        ('mpirun -np 2 python a.py --config FOLDER/recommended.yaml', 'python a.py --config FOLDER/recommended.yaml')
     """
     ranks = max(facts.recommended, default=1)
-    return f"mpirun -np {ranks} python {facts.script}" if ranks > 1 else f"python {facts.script}"
+    start = f"mpirun -np {ranks} python" if ranks > 1 else "python"
+    return facts.commands.get(ranks, f"{start} {facts.script} --config FOLDER/recommended.yaml")
 
 
 def sections(facts: Facts, known: Curves) -> list[Section]:

@@ -21,7 +21,7 @@ import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Optional
 
 from hvd_trainer import env
@@ -197,6 +197,6 @@ def _names(config: Any) -> list[str]:
 
 
 def plain_fields(config: Any) -> dict[str, Any]:
-    """The config's fields that are numbers and text."""
+    """The config's fields that are numbers, text and paths (which `TrialOrder.write` makes text)."""
     values = dict(config) if isinstance(config, Mapping) else {name: getattr(config, name) for name in _names(config)}
-    return {name: value for name, value in values.items() if isinstance(value, (bool, int, float, str))}
+    return {name: value for name, value in values.items() if isinstance(value, (bool, int, float, str, PurePath))}

@@ -89,6 +89,8 @@ class Ledger:
         known = self.study(ROWS).user_attrs.get("identity")
         if known is None:
             self.study(ROWS).set_user_attr("identity", identity)
+        elif known != identity and not (self.records() or self.phases()):  # refused, or stopped, before anything was finished
+            self.study(ROWS).set_user_attr("identity", identity)
         elif known != identity:
             changed = ", ".join(f"{name}: {known.get(name)!r} there, {identity.get(name)!r} now" for name in identity if known.get(name) != identity.get(name))
             raise ConfigError(f"{storage} holds another search ({changed})", "the same script, arguments and target", "--storage with another file, or delete this one")

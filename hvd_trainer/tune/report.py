@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+from hvd_trainer.amounts import show_count
 from hvd_trainer.durations import show_duration
 from hvd_trainer.files import write_whole
+from hvd_trainer.tune import next_step, reasons
 from hvd_trainer.tune.finalists import best_of, groups_of, median_s
 from hvd_trainer.tune.ledger import Record
 from hvd_trainer.tune.start_points import DEFAULT, FITS, LINEAR
 from hvd_trainer.tune.target import Target
-from hvd_trainer.tune.trial import DIVERGED, MET, SCRIPT_END
+from hvd_trainer.tune.trial import MET
 
 COLUMNS = ("trial", "ranks", "batch", "peak rate", "optimizer", "warm-up", "outcome", "steps", "samples", "to target", "best x")
 BY_US = "by `hvd-trainer tune`"
-NEARER = "a larger --budget, or a target that is nearer"
 ROLES_IN_YAML = ("global_batch", "lr", "optimizer", "warmup")
 
 
@@ -35,6 +35,9 @@ class Found:
         micro_batch: that fits on a rank; None: not known.
         interrupted: whether there is more to do.
         phases: what was measured and predicted, as `Search.phases` gives it.
+        refused: whether an error ended the search.
+        at_trials: numbers of ranks whose part of --trials is used up.
+        arguments: of the script.
     """
 
     script: str
@@ -44,11 +47,22 @@ class Found:
     micro_batch: Optional[int] = None
     interrupted: bool = False
     phases: dict[str, Any] = field(default_factory=dict)
+    refused: bool = False
+    at_trials: frozenset[int] = frozenset()
+    arguments: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> list[int]:
         """The numbers of ranks that were tried, the largest first."""
         return sorted({record.settings.ranks for record in self.records}, reverse=True)
+
+    def why_missing(self, ranks: int) -> str:
+        """Why what was to be run on so many ranks was not."""
+        if self.interrupted:
+            return reasons.INTERRUPTED
+        if self.refused:
+            return reasons.REFUSED
+        return reasons.TRIALS if ranks in self.at_trials else reasons.BUDGET
 
 
 def table_row(record: Record, best: Optional[Record]) -> tuple[str, ...]:
@@ -66,7 +80,7 @@ def table_row(record: Record, best: Optional[Record]) -> tuple[str, ...]:
         times = f"> {result.train_s / best.result.to_target_s:.2f}" if result.outcome != "failed" and result.outcome != "diverged" else "never"
     return (
         record.label, str(record.settings.ranks), "" if batch is None else str(batch), "" if rate is None else f"{rate:.3g}",
-        start.get("optimizer", record.settings.optimizer or ""), "" if warmup is None else f"{warmup:.0f} steps", result.outcome,
+        start.get("optimizer", record.settings.optimizer or ""), "" if warmup is None else show_count(round(warmup), "step"), result.outcome,
         str(result.steps), str(result.samples), show_duration(seconds) if reached else "", times,
     )  # fmt: skip
 
@@ -76,46 +90,42 @@ def sentences(found: Found, ranks: int) -> list[str]:
     best = best_of(found.records, ranks)
     groups = groups_of(found.records, ranks)
     mine = [record for group in groups for record in group]
-    place = f"On {ranks} rank{'s' * (ranks > 1)}"
+    place = f"On {show_count(ranks, 'rank')}"
+    if not mine:
+        return [f"{place} no trial was run: {found.why_missing(ranks)}."]
     if best is None:
-        return [f"{place} none of {len(mine)} trials came to {found.target}: {advice([record.result.outcome for record in mine])}."]
+        missed = f"none of {len(mine)} trials came" if len(mine) > 1 else "the only trial did not come"
+        return [f"{place} {missed} to {found.target}: {reasons.advice([record.result.outcome for record in mine])}."]
     result, start = best.result, best.result.start
     seeds = next(group for group in groups if best in group)
-    over = "one seed each" if len(seeds) == 1 else f"by the median over {len(seeds)} seeds, {show_duration(median_s(seeds))}"
+    over = f"one trial{' each' * (len(groups) > 1)}, no spread known" if len(seeds) == 1 else f"by the median over {len(seeds)} seeds, {show_duration(median_s(seeds))}"
     said = [
         f"{place}: batch {start['global_batch']}, peak rate {start['peak_lr']:.4g}, {start['optimizer']}: {found.target} after "
-        f"{result.steps} steps, {result.samples} samples and {show_duration(result.to_target_s)} of training (the best of {len(groups)} settings, {over})."
+        f"{show_count(result.steps, 'step')}, {show_count(result.samples, 'sample')} and {show_duration(result.to_target_s)} of training ({place_of(len(groups))}, {over})."
     ]
     for label in (DEFAULT, LINEAR, FITS):
         rows = [record for record in mine if record.label == label]
         for record in rows:
             what = f"{label} (batch {record.result.start.get('global_batch', record.settings.global_batch)})"
-            if record.result.outcome == MET:
+            if record in seeds:
+                said.append(f"{what}: this is it.")
+            elif record.result.outcome == MET:
                 mine_s = median_s(next(group for group in groups if record in group))
                 said.append(f"{what}: {mine_s / median_s(seeds):.2f} times as long." if math.isfinite(mine_s) else f"{what}: at the target with fewer than half of the seeds.")
             else:
-                said.append(f"{what}: {record.result.outcome} after {record.result.steps} steps ({record.result.reason}).")
+                said.append(f"{what}: {record.result.outcome} after {show_count(record.result.steps, 'step')} ({record.result.reason}).")
         if not rows:
             fits = found.micro_batch or found.phases.get("memory", {}).get(str(ranks), {}).get("micro_batch")
-            why = "the budget was spent before"
-            if label == FITS:
-                why = f"{why}; {ranks} x {fits} samples" if fits else "give --micro-batch"
-            said.append(f"{label}: not measured ({why}).")
+            said.append(f"{label}: {reasons.not_measured(label, found.why_missing(ranks), ranks, fits, mine)}.")
     batches = sorted({record.result.start["global_batch"] for record in mine if record.result.start})
     if len(batches) > 1 and start["global_batch"] in (batches[0], batches[-1]):
         said.append(f"Batch {start['global_batch']} is at the edge of what was tried: a better one may lie beyond.")
     return said
 
 
-def advice(outcomes: Sequence[str]) -> str:
-    """What to change where no trial came to the target: a larger budget helps only those that a cap ended.
-
-    Example:
-        >>> advice(["script ended", "script ended"]), advice(["diverged"])
-        ('all ended with the script: more epochs, or a target that is nearer', 'all diverged: a lower rate in the script')
-    """
-    ways = {SCRIPT_END: "all ended with the script: more epochs, or a target that is nearer", DIVERGED: "all diverged: a lower rate in the script"}
-    return ways.get(outcomes[0], NEARER) if len(set(outcomes)) == 1 else NEARER
+def place_of(num_settings: int) -> str:
+    """How good the best of so many is."""
+    return f"the best of {num_settings} settings" if num_settings > 1 else "the only settings that were tried"
 
 
 def recommended_fields(record: Record) -> dict[str, Any]:
@@ -128,6 +138,17 @@ def recommended_fields(record: Record) -> dict[str, Any]:
     return {fields[role]: values[fields[role]] for role in ROLES_IN_YAML if role in fields and fields[role] in values}
 
 
+def next_command(found: Found, record: Record, path: Path) -> str:
+    """How to train with a recommendation, checkpoints in a folder of their own beside the file.
+
+    Args:
+        found: what there is.
+        record: the trial that is recommended.
+        path: of its yaml file, as the user can type it.
+    """
+    return next_step.command(found.script, found.arguments, record, path, next_step.fresh(path))
+
+
 def yaml_text(found: Found, record: Record, path: Path = Path("recommended.yaml")) -> str:
     """`recommended.yaml`: what the script's `--config` loads.
 
@@ -138,13 +159,13 @@ def yaml_text(found: Found, record: Record, path: Path = Path("recommended.yaml"
     """
     import yaml
 
-    ranks, start = record.settings.ranks, record.result.start
-    launcher = f"mpirun -np {ranks} " if ranks > 1 else ""
+    start = record.result.start
     scale = start.get("lr_scale", 1.0)
     rate = f"# The script's own rule ({start['rule']}) makes {start['peak_lr']:.4g} of this rate: x {scale:g} for this batch.\n" if scale != 1.0 and "rule" in start else ""
     comment = "".join(f"# {line}\n" for line in sentences(found, record.settings.ranks))
     values = "".join(yaml.safe_dump({name: value}) for name, value in recommended_fields(record).items())
-    return f"# {launcher}python {found.script} --config {path}  ({BY_US})\n{comment}{rate}{values}"
+    taken = "".join(f"# {line}\n" for line in next_step.about_fixed_folders(record))
+    return f"# {next_command(found, record, path)}  ({BY_US})\n{taken}{comment}{rate}{values}"
 
 
 def markdown(found: Found) -> str:
@@ -152,8 +173,10 @@ def markdown(found: Found) -> str:
     lines = [f"# {found.script}: what reaches {found.target} soonest", ""]
     if found.interrupted:
         lines += ["The search was interrupted; the same command goes on.", ""]
+    if found.refused:
+        lines += ["An error ended the search; what was finished before is here.", ""]
     for ranks in found.ranks:
-        lines += [f"## {ranks} rank{'s' * (ranks > 1)}", "", *(f"- {sentence}" for sentence in sentences(found, ranks)), ""]
+        lines += [f"## {show_count(ranks, 'rank')}", "", *(f"- {sentence}" for sentence in sentences(found, ranks)), ""]
         best = best_of(found.records, ranks)
         lines += ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
         mine = [record for record in found.records if record.settings.ranks == ranks]
@@ -161,14 +184,19 @@ def markdown(found: Found) -> str:
         lines.append("")
     spent_s = sum(record.result.budget_s for record in found.records)
     lines += [
-        f"{len(found.records)} trials took {show_duration(spent_s)} of {show_duration(found.budget_s)}. \"To target\" is steps times the seconds of a step (the "
+        f"{show_count(len(found.records), 'trial')} took {show_duration(spent_s)} of {show_duration(found.budget_s)}. \"To target\" is steps times the seconds of a step (the "
         "median, or what the fit over all trials says where that is less), without start and evaluations. \"> x\" ended at a cap after x times the best.", "",
     ]  # fmt: skip
     return "\n".join(lines)
 
 
-def as_json(found: Found) -> dict[str, Any]:
-    """All of it; the page reads from here what a trial counts with and which one is the best, and does not work them out again."""
+def as_json(found: Found, out: Path) -> dict[str, Any]:
+    """All of it; the page reads from here what a trial counts with and which one is the best, and does not work them out again.
+
+    Args:
+        found: what there is.
+        out: folder of the report.
+    """
     best = {str(ranks): best_of(found.records, ranks) for ranks in found.ranks}
     median = {ranks: next(median_s(group) for group in groups_of(found.records, int(ranks)) if record in group) for ranks, record in best.items() if record}
     return {
@@ -177,6 +205,7 @@ def as_json(found: Found) -> dict[str, Any]:
         "budget_s": found.budget_s,
         "interrupted": found.interrupted,
         "recommended": {ranks: recommended_fields(record) for ranks, record in best.items() if record},
+        "next": {ranks: next_command(found, record, out / yaml_names(found)[int(ranks)][0]) for ranks, record in best.items() if record},
         "best": {ranks: {"trial": found.records.index(record), "seconds": median[ranks]} for ranks, record in best.items() if record},
         "sentences": {str(ranks): sentences(found, ranks) for ranks in found.ranks},
         "phases": found.phases,
@@ -208,18 +237,29 @@ def write(found: Found, out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / "report.md", out / "report.json"]
     write_whole(paths[0], markdown(found))
-    write_whole(paths[1], json.dumps(without_nan(as_json(found)), indent=1, allow_nan=False) + "\n")
+    write_whole(paths[1], json.dumps(without_nan(as_json(found, out)), indent=1, allow_nan=False) + "\n")
     for path in out.glob("recommended*.yaml"):  # of an earlier search in this folder: it must not stand beside this report
         if BY_US in path.read_text().partition("\n")[0]:
             path.unlink()
-    is_first = True
-    for ranks in found.ranks:
-        best = best_of(found.records, ranks)
-        if best is None:
-            continue
-        names = (["recommended.yaml"] if is_first else []) + ([f"recommended_{ranks}.yaml"] if len(found.ranks) > 1 else [])
-        is_first = False
+    for ranks, names in yaml_names(found).items():
         for name in names:
-            write_whole(out / name, yaml_text(found, best, out / name))
+            write_whole(out / name, yaml_text(found, best_of(found.records, ranks), out / name))
             paths.append(out / name)
     return paths
+
+
+def next_lines(found: Found, out: Path) -> list[str]:
+    """What to type next, for the largest number of ranks that has a recommendation; none while the search has more to do."""
+    names = yaml_names(found)
+    if not names or found.interrupted:
+        return []
+    ranks = max(names)
+    record = best_of(found.records, ranks)
+    return ["to train with it:", f"  {next_command(found, record, out / names[ranks][0])}", *next_step.about_fixed_folders(record)]
+
+
+def yaml_names(found: Found) -> dict[int, list[str]]:
+    """Files of each number of ranks that has a recommendation, the largest first: recommended.yaml is that one's."""
+    met = [ranks for ranks in found.ranks if best_of(found.records, ranks) is not None]
+    own = {ranks: [f"recommended_{ranks}.yaml"] if len(found.ranks) > 1 else [] for ranks in met}
+    return {ranks: (["recommended.yaml"] if ranks == met[0] else []) + names for ranks, names in own.items()}

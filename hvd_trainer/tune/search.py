@@ -63,6 +63,13 @@ class Search:
         return self._options.budget_s - sum(record.result.budget_s for record in self.records) - self._measurer.spent_s
 
     @property
+    def at_trials(self) -> frozenset[int]:
+        """The numbers of ranks that --trials has ended."""
+        numbers, records = sorted(self._options.ranks, reverse=True), self.records
+        most = {ranks: self._trials_for(index, len(numbers)) for index, ranks in enumerate(numbers)}
+        return frozenset(ranks for ranks, limit in most.items() if limit is not None and Lane(ranks, self._ledger).count(records) >= limit)
+
+    @property
     def phases(self) -> dict[str, Any]:
         """What was measured, predicted and compared, as plain values."""
         records, ranks = self.records, self._options.ranks

@@ -81,6 +81,13 @@ def test_another_recipe(options, words):
         check_resume(manifest(model, make_loader()), model, make_loader(**options), EXTRAS, "runs/a")
 
 
+def test_another_recipe_says_both_ways_on():
+    model = torch.nn.Linear(3, 2)
+    with pytest.raises(CheckpointError) as caught:
+        check_resume(manifest(model, make_loader()), model, make_loader(global_batch=4), EXTRAS, "runs/a/step-7")
+    assert caught.value.fix == "global_batch = 8 to go on; to start anew, another folder than runs/a for ht.Checkpoint, with --set where it is a field of the config"
+
+
 def test_micro_batches_may_change():
     model = torch.nn.Linear(3, 2)
     other = Loader(list(range(20)), BatchPlan(8, 1, 4, micro_batch=2), SingleCommunicator())

@@ -31,7 +31,7 @@ def tune(tmp_path, monkeypatch):
             monkeypatch.setattr(command, "write_page", lambda folder: [])
         return CliRunner().invoke(main, ["tune", str(script), "--target", target, "--out", str(tmp_path / "out"), *options])
 
-    start.out = tmp_path / "out"
+    start.out, start.script = tmp_path / "out", script
     return start
 
 
@@ -57,6 +57,7 @@ def test_a_search_ends_with_files_sentences_and_a_line_a_trial(tune):
     assert done.exit_code == 0, done.output
     assert "On 2 ranks: batch" in done.output and "N x what fits (batch 4000)" in done.output
     assert sum(line.endswith(" left") for line in done.output.splitlines()) == 7
+    assert f"to train with it:\n  hvd-trainer launch -np 2 {tune.script} --config {tune.out}/recommended.yaml\n" in done.output
     assert {"global_batch", "lr"} <= set(yaml.safe_load((tune.out / "recommended.yaml").read_text()))
 
 
@@ -76,19 +77,20 @@ def test_a_page_that_cannot_be_drawn_does_not_fail_the_search(tune, monkeypatch)
 
 
 def test_ctrl_c_leaves_a_state_that_goes_on(tune):
-    stopped = tune("--trials", "6", job=FakeJob(interrupt_at=4))
+    stopped = tune("--trials", "6", job=FakeJob(interrupt_at=3))
     assert stopped.exit_code == 130 and "goes on" in stopped.output
     content = json.loads((tune.out / "report.json").read_text())
-    assert content["interrupted"] and len(content["trials"]) == 3
+    assert content["interrupted"] and len(content["trials"]) == 2
+    assert "linear rule: not measured (the search was interrupted before)." in stopped.output and "to train with it" not in stopped.output
     job = FakeJob()
     assert tune("--trials", "6", job=job).exit_code == 0
     content = json.loads((tune.out / "report.json").read_text())
-    assert len(job.calls) == 3 and len(content["trials"]) == 6 and not content["interrupted"]
+    assert len(job.calls) == 4 and len(content["trials"]) == 6 and not content["interrupted"]
 
 
 def test_ranks_that_the_budget_did_not_come_to_are_said(tune):
     done = tune("--trials", "1", "--ranks", "1,2", "--no-phases")
-    assert done.exit_code == 1 and "On 1 rank no trial was run" in done.output and "On 2 ranks: batch" in done.output
+    assert done.exit_code == 1 and "On 1 rank no trial was run: --trials ended the search before." in done.output and "On 2 ranks: batch" in done.output
 
 
 def test_optimizers_need_a_field_for_them(tune):
@@ -114,7 +116,7 @@ def test_two_searches_in_one_folder_do_not_run_at_once(tune):
 def test_a_script_that_is_refused_later_leaves_a_report_of_what_was_finished(tune):
     refusal = JobEnd(0, "")  # in peace, and without a run
     done = tune("--trials", "5", "--no-phases", job=FakeJob(fail=lambda fields: refusal if fields.get("global_batch", 0) > 500 else None))
-    assert done.exit_code == 2 and "trained without ht.Trainer" in done.output
+    assert done.exit_code == 2 and "trained without ht.Trainer" in done.output and "not measured (an error ended the search before)" in done.output
     assert len(json.loads((tune.out / "report.json").read_text())["trials"]) == 3 and (tune.out / "recommended.yaml").exists()
 
 

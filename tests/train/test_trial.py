@@ -116,6 +116,13 @@ def test_a_loss_that_is_not_finite_is_diverged(trial_run):
 def test_nothing_is_written_to_the_users_folders(trial_run, tmp_path):
     _, events = trial_run(config=Config(folder=str(tmp_path / "mine")), max_steps=5)
     assert events[-1]["outcome"] in ("cap", "met") and not (tmp_path / "mine").exists()
+    start = next(event for event in events if event["event"] == "start")
+    assert start["checkpoints"] == [str(tmp_path / "mine")]  # who trains with the result needs another one
+
+
+def test_paths_of_the_config_are_written_as_text(trial_run, tmp_path):
+    _, events = trial_run(config=Config(folder=tmp_path / "mine"), max_steps=1)
+    assert next(event for event in events if event["event"] == "config")["config"]["folder"] == str(tmp_path / "mine")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +130,7 @@ def test_nothing_is_written_to_the_users_folders(trial_run, tmp_path):
     [
         ({"lr": 0.1, "batchsize": 3}, {}, "global_batch: int = 64"),
         ({"lr": 0.1, "global_batch": 3}, {"needs": ("global_batch", "lr", "optimizer")}, 'optimizer: str = "sgd"'),
-        (Config(), {"metric": "accuracy"}, "val_loss"),
+        (Config(), {"metric": "accuracy"}, "allowed: loss, val_loss\n  fix:     one of these in --target"),
         (Config(), {"fields": {"global_batch": 8}, "expect": {"global_batch": 16}}, "16"),
         (Config(), {"fields": {"lr": 0.2}, "expect": {"peak_lr": 0.2}}, "peak_lr of the run is 0.4"),
     ],

@@ -2,6 +2,9 @@
 
 import json
 
+import pytest
+
+from hvd_trainer.errors import ConfigError
 from hvd_trainer.tune import ledger
 from hvd_trainer.tune.ledger import ROWS, Ledger
 from hvd_trainer.tune.trial import CAP, MET, Settings, TrialResult
@@ -16,6 +19,17 @@ def test_a_look_parses_only_what_is_new(tmp_path, monkeypatch):
         assert len(kept.records()) == len(kept.records()) == number + 1
     assert parsed == [0, 1, 2, 3] and kept.find(Settings(2, 64)).label == "row"
     assert [record.settings for record in Ledger(str(tmp_path / "journal"), {"script": "a.py"}).records()] == [record.settings for record in kept.records()]
+
+
+def test_where_nothing_was_finished_another_target_may_begin(tmp_path):
+    """A first try with a metric that the script does not have must not block the second."""
+    path = str(tmp_path / "journal")
+    Ledger(path, {"target": "val_loss<=1"})
+    kept = Ledger(path, {"target": "accuracy>=0.9"})
+    kept.finish(ROWS, kept.study(ROWS).ask(), "row", Settings(2), TrialResult(CAP, train_s=1.0))
+    Ledger(path, {"target": "accuracy>=0.9"})
+    with pytest.raises(ConfigError, match="accuracy>=0.9' there"):
+        Ledger(path, {"target": "loss<=1"})
 
 
 def test_a_trial_under_way_is_no_record_until_it_is_finished(tmp_path):

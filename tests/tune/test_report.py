@@ -9,7 +9,7 @@ import yaml
 from hvd_trainer.report.facts import Facts
 from hvd_trainer.train.config import override
 from hvd_trainer.tune.ledger import Record
-from hvd_trainer.tune.report import COLUMNS, Found, markdown, sentences, table_row, write
+from hvd_trainer.tune.report import COLUMNS, Found, markdown, next_lines, sentences, table_row, write
 from hvd_trainer.tune.start_points import DEFAULT, FITS, LINEAR
 from hvd_trainer.tune.target import parse_target
 from hvd_trainer.tune.trial import CAP, DIVERGED, MET, SCRIPT_END, Settings, TrialResult
@@ -34,7 +34,7 @@ def test_says_what_the_others_would_have_cost():
     assert "edge" not in text
     at_edge = Found("a.py", FOUND.target, FOUND.records[:1] + (BEST,), 60.0)
     text = "\n".join(sentences(at_edge, 2))
-    assert "at the edge" in text and f"{LINEAR}: not measured (the budget" in text and f"{FITS}: not measured (give --micro-batch)" in text
+    assert "at the edge" in text and f"{LINEAR}: not measured (the budget was spent before)" in text and f"{FITS}: not measured (give --micro-batch)" in text
     assert table_row(FOUND.records[2], BEST)[-1] == "> 4.00" and table_row(FOUND.records[1], BEST)[-1] == "never"
 
 
@@ -52,7 +52,10 @@ def test_several_numbers_of_ranks_have_a_file_each(tmp_path):
     assert yaml.safe_load((tmp_path / "recommended.yaml").read_text())["batch"] == 128
     content = json.loads((tmp_path / "report.json").read_text())
     assert content["recommended"] == {"2": {"batch": 128, "lr": 0.00001}, "1": {"batch": 32, "lr": 0.00001}} and len(content["trials"]) == 3
-    assert "none of 1 trials" in content["sentences"]["4"][0]
+    assert content["sentences"]["4"] == ["On 4 ranks the only trial did not come to val_loss<=0.4: a larger --budget, or a target that is nearer."]
+    assert content["next"]["2"] == f"hvd-trainer launch -np 2 a.py --config {tmp_path}/recommended.yaml" and content["next"]["1"] == f"python a.py --config {tmp_path}/recommended_1.yaml"
+    assert Facts.of(content).commands[2] == content["next"]["2"]
+    assert next_lines(found, tmp_path) == ["to train with it:", f"  {content['next']['2']}"] and next_lines(replace(found, interrupted=True), tmp_path) == []
 
 
 def test_the_page_has_a_row_a_trial():
@@ -68,7 +71,7 @@ def test_sentences_say_how_many_seeds_and_what_fits_where_it_was_not_run():
     text = "\n".join(sentences(found, 2))
     assert "(the best of 2 settings, by the median over 3 seeds, 1.2 s)" in text
     assert f"{FITS}: not measured (the budget was spent before; 2 x 900 samples)" in text
-    assert sentences(found, 1)[0].startswith("On 1 rank none of 0 trials")
+    assert sentences(found, 1) == ["On 1 rank no trial was run: the budget was spent before."]
 
 
 def test_a_recommendation_of_an_earlier_search_does_not_stay_beside_another_report(tmp_path):
@@ -77,6 +80,35 @@ def test_a_recommendation_of_an_earlier_search_does_not_stay_beside_another_repo
     assert (tmp_path / "recommended.yaml").exists()
     paths = write(replace(FOUND, records=FOUND.records[1:3]), tmp_path)
     assert {path.name for path in tmp_path.glob("*.yaml")} == {"recommended_mine.yaml"} and len(paths) == 2
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({}, "the budget was spent before"),
+        ({"interrupted": True}, "the search was interrupted before"),
+        ({"refused": True}, "an error ended the search before"),
+        ({"at_trials": frozenset({2})}, "--trials ended the search before"),
+        ({"at_trials": frozenset({1})}, "the budget was spent before"),
+    ],
+)
+def test_what_was_not_measured_has_its_true_reason(how, why):
+    found = replace(FOUND, records=(FOUND.records[0], BEST), **how)
+    text = "\n".join(sentences(found, 2))
+    assert f"{LINEAR}: not measured ({why})." in text and f"{FITS}: not measured ({why}; 2 x 256 samples)." in text
+    assert sentences(found, 4) == [f"On 4 ranks no trial was run: {'the budget was spent before' if 'at_trials' in how else why}."]
+
+
+def test_what_fits_may_be_the_linear_rule_s_row():
+    found = replace(FOUND, records=(*FOUND.records[:2], BEST), micro_batch=128)
+    assert f"{FITS}: the same as the {LINEAR} at batch 256." in sentences(found, 2)
+
+
+def test_one_of_a_thing_is_no_plural():
+    only = replace(FOUND, records=(replace(BEST, result=replace(BEST.result, steps=1, samples=1)),))
+    text = "\n".join(sentences(only, 2))
+    assert "after 1 step, 1 sample and" in text and "(the only settings that were tried, one trial, no spread known)" in text
+    assert "1 trial took" in markdown(only)
 
 
 def test_what_to_change_depends_on_how_they_ended():

@@ -99,7 +99,8 @@ def test_each_number_of_ranks_is_searched(tmp_path):
 
 
 def test_another_search_in_the_same_storage_is_refused(tmp_path):
-    Ledger(str(tmp_path / "journal"), IDENTITY)
+    kept = Ledger(str(tmp_path / "journal"), IDENTITY)
+    kept.keep_phase("noise", {})
     with pytest.raises(ConfigError, match="'x' there, 'y' now"):
         Ledger(str(tmp_path / "journal"), {**IDENTITY, "target": "y"})
 

@@ -42,7 +42,8 @@ def under_trial(callbacks: Sequence[Callback]) -> list[Callback]:
     if order is None:
         return list(callbacks)
     kept = [callback for callback in callbacks if not isinstance(callback, WRITERS)]
-    return [*kept, TrialWatch(order, next((c for c in kept if isinstance(c, NoiseScale)), None))]
+    folders = [str(callback.store.folder) for callback in callbacks if isinstance(callback, Checkpoint)]
+    return [*kept, TrialWatch(order, next((c for c in kept if isinstance(c, NoiseScale)), None), folders)]
 
 
 class TrialWatch(Callback):
@@ -51,10 +52,11 @@ class TrialWatch(Callback):
     Args:
         order: what the parent asked for.
         noise: the script's own measurement of the noise scale, if it has one.
+        folders: of the script's checkpoints, for whoever trains with the result.
     """
 
-    def __init__(self, order: TrialOrder, noise: Optional[NoiseScale] = None) -> None:
-        self._order = order
+    def __init__(self, order: TrialOrder, noise: Optional[NoiseScale] = None, folders: Sequence[str] = ()) -> None:
+        self._order, self._folders = order, list(folders)
         self.outcome = ""
         self._measures = order.measure_noise and noise is None
         self._noise = noise or (NoiseScale(every_steps=1) if order.measure_noise else None)
@@ -91,6 +93,7 @@ class TrialWatch(Callback):
             steps_per_epoch=steps_per_epoch,
             total_steps=trainer.total_steps,
             warmup_steps=trainer.learning_rate.timeline.warmup_steps,
+            checkpoints=self._folders,
         )
         for name, wanted in order.expect.items():
             same = math.isclose(seen[name], wanted, rel_tol=1e-6) if isinstance(wanted, float) else seen[name] == wanted
