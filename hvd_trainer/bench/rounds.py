@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hvd_trainer.amounts import show_count
 from hvd_trainer.bench.columns import Column, Launch, launches, rotated
 from hvd_trainer.bench.job import BLOCKS, WORKER, Job, read_answers
 from hvd_trainer.bench.start import Ended
 from hvd_trainer.bench.workloads import Workload
+from hvd_trainer.durations import show_duration
 from hvd_trainer.errors import StartError
 
 # (line, command) -> how it ended: the caller knows launchers, this package does not.
@@ -90,19 +93,42 @@ def measure(plan: Plan, start: Starter, say: Say) -> Measured:
     Args:
         plan: what.
         start: starts a launcher.
-        say: gets one line a launch.
+        say: gets one line a launch, and after each round how many are left and for how long.
 
     Raises:
         StartError: a required column does not run.
     """
-    measured = Measured(plan.num_ranks)
+    measured, began_s = Measured(plan.num_ranks), time.monotonic()
+    alone = [(launch, workload) for launch in launches((*plan.columns, *plan.for_memory), together=False) for workload in plan.workloads]
+    alone = alone if plan.memory else []
+    say(how_many(len(launches(plan.columns)), plan.num_rounds, len(alone)))
     for number in range(plan.num_rounds):
         one_round(plan, number, measured, start, say)
-    if plan.memory:
-        for launch in launches((*plan.columns, *plan.for_memory), together=False):
-            for workload in plan.workloads:
-                run_launch(plan, launch, (workload,), measured, start, say, f"memory, {workload.name}", memory=True)
+        running = sum(not measured.failed.keys() >= {column.name for column in launch.columns} for launch in launches(plan.columns))
+        waiting = sum(launch.columns[0].name not in measured.failed for launch, _ in alone)
+        rounds_left, round_s = plan.num_rounds - number - 1, (time.monotonic() - began_s) / (number + 1)
+        if running and (rounds_left or waiting):
+            left_s = round_s * (rounds_left + waiting / running)  # one for memory has fewer steps: it takes this long at most
+            say(f"# {show_count(rounds_left * running + waiting, 'launch')} left, {'at most ' if waiting else ''}about {show_duration(left_s)}")
+    for launch, workload in alone:
+        run_launch(plan, launch, (workload,), measured, start, say, f"memory, {workload.name}", memory=True)
     return measured
+
+
+def how_many(a_round: int, num_rounds: int, for_memory: int) -> str:
+    """What is to be started, as a line before the first launch.
+
+    Example:
+        >>> how_many(3, 5, 8)
+        '# 23 launches: 3 in each of 5 rounds, 8 for the memory (--no-memory leaves them out); after the first round: how long'
+        >>> how_many(1, 1, 0)
+        '# 1 launch'
+    """
+    total = a_round * num_rounds + for_memory
+    parts = [f"{a_round} in each of {num_rounds} rounds"] if num_rounds > 1 else [f"{a_round} in the round"] if for_memory else []
+    parts += [f"{for_memory} for the memory (--no-memory leaves them out)"] if for_memory else []
+    later = "; after the first round: how long" if parts else ""
+    return f"# {show_count(total, 'launch')}{': ' if parts else ''}{', '.join(parts)}{later}"
 
 
 def one_round(plan: Plan, number: int, measured: Measured, start: Starter, say: Say) -> None:

@@ -21,22 +21,28 @@ MIB = 2**20
 
 
 def steps(workload: Workload, num_params: int, rows: Sequence[Row], against: str) -> Table:
-    """One workload: a row for each column."""
+    """One workload: a row for each column; of what nobody has (the memory with --no-memory, ratios of one column) there is no column."""
     table = new(f"{workload.name}: {workload.about}, {num_params:,} parameters", "column")
-    for head in ("ms a step", "compute / it", f"it / {against}", "loss differs", "peak PSS", "peak RSS"):
+    cells = {
+        "ms a step": [row.ms.text() for row in rows],
+        "compute / it": [shown(row.of_limit) for row in rows],
+        f"it / {against}": [shown(row.ours_faster) for row in rows],
+        "loss differs": [differs(row) for row in rows],
+        "peak PSS": [mib(row.peak_pss_bytes) for row in rows],
+        "peak RSS": [mib(row.peak_rss_bytes) for row in rows],
+    }
+    cells = {head: column for head, column in cells.items() if any(column)}
+    for head in cells:
         table.add_column(head, justify="right", no_wrap=True)
-    for row in rows:
-        differs = "" if row.loss_differs is None else f"{row.loss_differs:.0e}" if row.loss_differs else "0"
-        table.add_row(
-            row.column,
-            row.ms.text(),
-            shown(row.of_limit),
-            shown(row.ours_faster),
-            differs if row.agrees else f"[bold red]{differs}[/]",
-            mib(row.peak_pss_bytes),
-            mib(row.peak_rss_bytes),
-        )
+    for row, *texts in zip(rows, *cells.values()):
+        table.add_row(row.column, *texts)
     return table
+
+
+def differs(row: Row) -> str:
+    """By how much its losses do, in red where that is too much; nothing where it does not average."""
+    text = "" if row.loss_differs is None else f"{row.loss_differs:.0e}" if row.loss_differs else "0"
+    return text if row.agrees else f"[bold red]{text}[/]"
 
 
 def costs(column: str, found: Sequence[Cost]) -> Table:

@@ -28,7 +28,23 @@ def test_every_launch_once_a_round_beginning_with_another():
     ]  # fmt: skip
     assert [line for line, *_ in start.started[:3]] == ["mpirun", "mpirun-best", "torchrun"]
     assert len(found.times["wide"]["ddp-gloo"]) == 2 and len(found.times["wide"]["ddp-gloo"][0]) == 2
-    assert said[0] == "round 1 of 2: compute+ours-mpi" and found.said["compute"] == "hvd_trainer: 2 ranks"
+    assert said[0].startswith("# 6 launches: 3 in each of 2 rounds;") and said[1] == "round 1 of 2: compute+ours-mpi" and found.said["compute"] == "hvd_trainer: 2 ranks"
+
+
+@pytest.mark.parametrize(
+    ("memory", "broken", "expected"),
+    [
+        (False, [], ["# 6 launches left, about 1m00s", "# 3 launches left, about 30 s"]),
+        (True, [], ["# 14 launches left, at most about 2m20s", "# 11 launches left, at most about 1m50s", "# 8 launches left, at most about 1m20s"]),
+        (False, ["hvd-best"], ["# 4 launches left, about 1m00s", "# 2 launches left, about 25 s"]),
+    ],
+)
+def test_after_each_round_it_is_said_how_long_the_rest_takes(monkeypatch, memory, broken, expected):
+    """Each launch takes 10 s."""
+    start, said = Pretend(MS, broken=broken), []
+    monkeypatch.setattr("hvd_trainer.bench.rounds.time.monotonic", lambda: 10.0 * len(start.started))
+    measure(plan(3, memory), start, said.append)
+    assert [line for line in said if "left, " in line] == expected
 
 
 def test_memory_has_a_process_for_each_column_and_workload():

@@ -30,6 +30,13 @@ def test_steps():
     assert row_of(text, "compute")[-4:] == ["1", "MiB", "2", "MiB"]
 
 
+def test_what_no_row_has_is_no_column():
+    alone = summary.Row("ours-mpi", Spread(5, 4, 6), None, None, 0.0, None, None)
+    text = text_of(tables.steps(workloads.BUILT_IN[0], 26_122, [alone], "ours-mpi"))
+    assert "peak" not in text and "compute / it" not in text and "it / ours-mpi" not in text
+    assert row_of(text, "ours-mpi") == ["ours-mpi", "5.00", "(4.00..6.00)", "0"] and "loss differs" in text
+
+
 def test_costs():
     text = text_of(tables.costs("ours-mpi", [summary.Cost("tensors-1000", 1_024_000, 1000, Spread(1, 1, 1))]))
     assert row_of(text, "tensors-1000") == ["tensors-1000", "1,024,000", "1,000", "1.00", "(1.00..1.00)", "0.977"]
