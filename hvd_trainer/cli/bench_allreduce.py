@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hvd_trainer.amounts import show_count
 from hvd_trainer.bench import plot, record, rounds, stats, tables, transfers
 from hvd_trainer.cli.bench_place import Place, command_line, common_options, console, say, short_paths, write
 from hvd_trainer.errors import HvdTrainerError
@@ -60,7 +61,7 @@ def allreduce(
     }  # fmt: skip
     path = write(out, content)
     if draw:
-        plot.transfers(path.with_suffix(".png"), {name: {size: ms.mid for size, ms in found.items()} for name, found in times.items() if found}, f"allreduce over {ranks} ranks")
+        plot.transfers(path.with_suffix(".png"), {name: {size: ms.mid for size, ms in found.items()} for name, found in times.items() if found}, f"allreduce over {show_count(ranks, 'rank')}")
         click.echo(path.with_suffix(".png"))
     wrong = transfers.wrong_sums(measured.losses, columns, ranks)
     for text in wrong:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hvd_trainer.amounts import show_count
 from hvd_trainer.bench import columns as all_columns
 from hvd_trainer.bench import plot, record, rounds, scaling, tables, workloads
 from hvd_trainer.cli.bench_place import Place, command_line, common_options, console, say, short_paths, write
@@ -66,5 +67,5 @@ def scale(
     }  # fmt: skip
     path = write(out, content)
     if draw:
-        plot.scaling(path.with_suffix(".png"), points, f"{base.name}, 1 to {most} ranks x {threads} thread{'s' if threads > 1 else ''}")
+        plot.scaling(path.with_suffix(".png"), points, f"{base.name}, 1 to {show_count(most, 'rank')} x {show_count(threads, 'thread')}")
         click.echo(path.with_suffix(".png"))

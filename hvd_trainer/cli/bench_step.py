@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hvd_trainer.amounts import show_count
 from hvd_trainer.bench import columns as all_columns
 from hvd_trainer.bench import plot, record, rounds, summary, tables, workloads
 from hvd_trainer.cli.bench_place import Place, command_line, common_options, console, say, short_paths, write
@@ -64,7 +65,7 @@ def step(
     show_steps(measured, chosen, found, against, costs)
     path = write(out, step_record(head, measured, found, costs))
     if draw:
-        title = f"{ranks} ranks x {threads} thread{'s' if threads > 1 else ''}: median and range of {num_rounds} rounds; dashed: compute only"
+        title = f"{show_count(ranks, 'rank')} x {show_count(threads, 'thread')}: median and range of {show_count(num_rounds, 'round')}; dashed: compute only"
         plot.steps(path.with_suffix(".png"), found, title)
         click.echo(path.with_suffix(".png"))
     context.exit(0 if not measured.failed and all(row.agrees for rows in found.values() for row in rows) else 1)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from hvd_trainer.amounts import show_count
 from hvd_trainer.tune.ledger import Ledger
 from hvd_trainer.tune.memory_limit import available_bytes
 from hvd_trainer.tune.phases import check, lr_range, memory, noise, predict, step_time
@@ -71,12 +72,12 @@ class Measurer:
             return kept
         room_s = self.room_s(known.start_s)
         if not room_s:
-            return {"note": f"check, step times and range test on {ranks} rank{'s' * (ranks > 1)}: left out, {SHARE:.0%} of the budget are too little for a job"}
+            return {"note": f"check, step times and range test on {show_count(ranks, 'rank')}: left out, {SHARE:.0%} of the budget are too little for a job"}
         sizes = step_time.batches(ranks, min(base.global_batch, SMALLEST), largest)
         first = [check.run(ranks, base)] if checks else []
         timed = step_time.runs(ranks, base, sizes, room_s / (3 * len(sizes)))
         last = [lr_range.run(ranks, base, largest)] if sweeps else []
-        results, wall_s = self.job(name, [*first, *timed, *last], known, f"check and step times, {ranks} ranks")
+        results, wall_s = self.job(name, [*first, *timed, *last], known, f"check and step times, {show_count(ranks, 'rank')}")
         found: dict[str, Any] = {"wall_s": wall_s, "points": step_time.points(results[len(first) : len(first) + len(timed)]), "note": ""}
         if first:
             found["losses"] = check.losses_of(results[0])
@@ -84,7 +85,7 @@ class Measurer:
             found["sweep"] = lr_range.read(results[-1], largest)
         for run, result in zip([*first, *timed, *last], results):
             if result is not None and result.outcome == FAILED:
-                found["note"] = f"{ranks} ranks, batch {run.settings.global_batch}: {result.reason}"
+                found["note"] = f"{show_count(ranks, 'rank')}, batch {run.settings.global_batch}: {result.reason}"
         self.ledger.keep_phase(name, found)
         return found
 
@@ -115,13 +116,13 @@ class Measurer:
         found = memory.read(points, ranks, base.num_samples, available)
         while (batch := memory.next_batch(found)) is not None and self.room_s(known.start_s + spent_s) > 0:
             run = Run(Settings(ranks, batch, base.peak_lr), Caps(steps=2, train_s=30.0), watch={"metric": ""})
-            results, wall_s = self.job(name, [run], known, f"memory: batch {batch}, {ranks} ranks")
+            results, wall_s = self.job(name, [run], known, f"memory: batch {batch}, {show_count(ranks, 'rank')}")
             spent_s += wall_s
             more = step_time.points(results)
             if not more or not more[0]["peak_bytes"]:
                 fits = int(points[-1]["global_batch"] / ranks)
                 found = {**found, "micro_batch": fits, "is_sure": True, "ended_by": memory.MEMORY,
-                         "note": f"{fits} samples a rank; batch {batch} failed: {results[0].reason if results[0] else ''}"}  # fmt: skip
+                         "note": f"{show_count(fits, 'sample')} a rank; batch {batch} failed: {results[0].reason if results[0] else ''}"}  # fmt: skip
                 break
             points += more
             found = memory.read(points, ranks, base.num_samples, available)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
+from hvd_trainer.amounts import show_count
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.tune import finalists
 from hvd_trainer.tune.finalists import SEED, best_of
@@ -148,7 +149,7 @@ class Search:
         first = self._ledger.find(Settings(ranks))
         if first is not None and not first.result.start:
             raise ConfigError(
-                f"the script fails with its own settings on {ranks} ranks: {first.result.reason}\n{first.result.last_lines}",
+                f"the script fails with its own settings on {show_count(ranks, 'rank')}: {first.result.reason}\n{first.result.last_lines}",
                 "a script that trains",
                 f"hvd-trainer launch -np {ranks} ... shows the whole output; then start with another --storage",
             )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Optional
 
+from hvd_trainer.amounts import show_count
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.tune.job import JobEnd
 
@@ -49,7 +50,7 @@ class Settings:
         return "/".join(str(part) for part in (self.ranks, self.global_batch, rate, self.optimizer, self.warmup_samples, *([] if self.seed is None else [f"seed {self.seed}"])))
 
     def __str__(self) -> str:
-        parts = [f"{self.ranks} rank{'s' * (self.ranks > 1)}"]
+        parts = [show_count(self.ranks, "rank")]
         if self.global_batch is not None:
             parts.append(f"batch {self.global_batch}")
         if self.peak_lr is not None:
@@ -57,7 +58,7 @@ class Settings:
         if self.optimizer:
             parts.append(self.optimizer)
         if self.warmup_samples:
-            parts.append(f"warm-up {self.warmup_samples} samples")
+            parts.append(f"warm-up {show_count(self.warmup_samples, 'sample')}")
         if self.seed is not None:
             parts.append(f"seed {self.seed}")
         return ", ".join(parts)
@@ -234,7 +235,7 @@ def result_of(events: Sequence[dict[str, Any]], ended: JobEnd, wall_s: float, fi
         killed = f"killed after {wall_s:.0f} s"
         return TrialResult(CAP, killed if known["steps"] >= LEAST_STEPS else f"{too_few(known['steps'], known['train_s'])}; {killed}", **known)
     if ended.code == 0 and checks:
-        return TrialResult(SCRIPT_END, f"the script stopped itself after {known['steps']} steps or later (EarlyStop?)", **known)
+        return TrialResult(SCRIPT_END, f"the script stopped itself after {show_count(known['steps'], 'step')} or later (EarlyStop?)", **known)
     if ended.code == 0:
         what = "trained without ht.Trainer(...).fit" if by_kind.get("config") else "never called ht.run(main, config)"
         raise ConfigError(

@@ -7,6 +7,8 @@ from typing import Any, Optional
 
 import numpy as np
 
+from hvd_trainer.amounts import show_count
+
 FRACTION = 0.8  # of what is available, so that what is measured is not killed
 SURE = 2.0  # a line is trusted up to this many times the largest measured batch
 GROWTH = 4.0
@@ -46,7 +48,7 @@ def read(points: Sequence[dict[str, Any]], ranks: int, num_samples: Optional[int
     ended_by = END_OF_DATA if data <= most else MEMORY
     micro_batch = None if np.isinf(min(most, data)) else int(min(most, data))
     is_sure = micro_batch is not None and micro_batch <= SURE * known[-1][0]
-    note = f"{micro_batch} samples a rank, ended by {ended_by}" if micro_batch else "no limit found"
+    note = f"{show_count(micro_batch, 'sample')} a rank, ended by {ended_by}" if micro_batch else "no limit found"
     if not is_sure:
         note += f" (measured up to {x[-1]:.0f}, beyond that a line)"
     return {**found, "micro_batch": micro_batch, "ended_by": ended_by, "is_sure": is_sure, "bytes_per_sample": slope, "note": note}
