@@ -17,6 +17,7 @@ def test_first_screen_has_what_it_should():
     script = next(block.text for block in blocks(README) if block.language == "python")
     assert len([line for line in script.splitlines() if line.strip()]) <= 30
     assert (ROOT / "docs/figures/loss_by_ranks.png").stat().st_size < 100_000
+    assert script.count("ht.Progress()") == script.count("torch.float32") == 1  # by which docs/figures/loss_by_ranks.py runs this very script
 
 
 def test_script_runs_on_two_ranks_prints_the_plan_and_resumes(tmp_path, capsys):
