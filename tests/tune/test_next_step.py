@@ -29,9 +29,9 @@ def test_command(of, arguments, expected):
     assert next_step.command("train.py", arguments, of, Path("o/recommended.yaml"), Path("o/run")) == expected
 
 
-def test_a_folder_in_the_user_s_home_is_found(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/me")
-    assert next_step.checkpoint_fields(record(checkpoints=["/home/me/a"], folder="~/a")) == ["folder"]
+def test_a_folder_in_the_user_s_home_is_found(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert next_step.checkpoint_fields(record(checkpoints=[str(tmp_path / "a")], folder="~/a")) == ["folder"]
 
 
 def test_a_folder_that_no_field_holds_is_said():
