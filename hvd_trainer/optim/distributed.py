@@ -9,6 +9,7 @@ from typing import Any, Optional, Union
 import torch
 
 from hvd_trainer.comm.api import Communicator
+from hvd_trainer.heap import keep_freed_memory
 from hvd_trainer.log import say
 from hvd_trainer.optim.adascale import AdaScale
 from hvd_trainer.optim.buckets import DEFAULT_BUCKET_BYTES
@@ -101,6 +102,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ) -> None:
         # Not super().__init__(): that would build groups and state of its own beside the held optimizer's.
         check_wrappable(optimizer, DistributedOptimizer)
+        if all(param.is_cpu for group in optimizer.param_groups for param in group["params"]):
+            keep_freed_memory()
         self.optimizer, self.comm = optimizer, comm
         self.last_loss: Optional[Weighted] = None
         self.steps_done = 0

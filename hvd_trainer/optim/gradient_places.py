@@ -122,7 +122,7 @@ class GradientPlaces:
             where: the step, for the message.
             num_sent: buckets that were sent.
         """
-        is_touched = any(flat._version != version for flat, version in zip(self.flats, self.versions))
+        is_touched = [flat._version for flat in self.flats] != self.versions
         for members in self._members[:num_sent]:
             for param, view in members:
                 if param.grad is not view and param.grad is not None:

@@ -26,6 +26,9 @@ NUM_COUNTERS = 3
 SLICE_ALIGN = 16  # elements: slices of two ranks do not meet in a cache line
 NUM_NUMBERS = 8  # exchanged in every step
 WEIGHTS = 2  # announced in every step: weight and plain
+# A backward of up to so many bytes of gradients is not interrupted for copies and sums: they take its data out of the cache, and
+# nothing would go on beside it. Of larger ones, gradients of their own and the buckets would be there at the same time.
+LATE_BYTES = 8 << 20
 
 
 def piece_bytes(buckets: list[Bucket], local_size: int, num_params: int) -> list[int]:
@@ -93,7 +96,6 @@ class SharedSums:
 
     text = "shared memory"
     results_are_own = False
-    sends_early = True
     moved: frozenset[int] = frozenset()
 
     def __init__(
@@ -101,6 +103,7 @@ class SharedSums:
     ) -> None:
         size, rank = comm.local_size, comm.local_rank
         self.memory, self._comm = memory, comm
+        self.sends_early = sum(bucket.numel * bucket.dtype.itemsize for bucket in buckets) > LATE_BYTES
         self.num_shares = num_shares or size
         weights = memory.tensor(WEIGHTS * size, torch.float64)
         self._exchange = Exchange(memory, comm, max(NUM_NUMBERS, 2 * num_params))

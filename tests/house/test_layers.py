@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "hvd_trainer"
 # `mpi_flavour` reads the text of `mpirun --version`; the launcher and doctor share it. `cores`: comm and the launcher.
 LAYERS = [
-    {"errors", "env", "log", "values", "plan", "mpi_flavour", "cores", "durations", "amounts", "files", "plotting"},
+    {"errors", "env", "log", "values", "plan", "mpi_flavour", "cores", "heap", "durations", "amounts", "files", "plotting"},
     {"comm"},
     {"optim", "data", "nn", "checkpoint"},
     {"train", "cost"},

@@ -23,14 +23,16 @@ from tests.optim.vectors import AVERAGING, MOMENTUM
 MESSAGES_ONLY = pytest.mark.parametrize("way", ["messages"], indirect=True)
 
 
-@pytest.fixture(autouse=True, params=["messages", "small messages", "shared", "small", "nodes"])
+@pytest.fixture(autouse=True, params=["messages", "small messages", "shared early", "shared late", "small", "nodes"])
 def way(request, monkeypatch):
     """Every test of this file runs all ways; "nodes" makes nodes of 1 + 1 ranks, 2 + 1, 2 + 2."""
     engines = set() if "messages" in request.param else {"threads", "mpi", "horovod", "torch"}
     monkeypatch.setattr("hvd_trainer.optim.choose_way.AUTO_ENGINES", engines)
-    if request.param in ("messages", "shared"):
+    if request.param == "messages" or "shared" in request.param:
         monkeypatch.setattr("hvd_trainer.optim.small_messages.MOST_BYTES", 0)
         monkeypatch.setattr("hvd_trainer.optim.small_sums.MOST_BYTES", 0)
+    if request.param == "shared early":
+        monkeypatch.setattr("hvd_trainer.optim.shared_sums.LATE_BYTES", 0)
     if request.param == "nodes":
         monkeypatch.setattr("tests.fake_comm.pretended_hosts", lambda size: [2 * rank // max(size, 2) for rank in range(size)])
         obstacle = WayChooser.obstacle
