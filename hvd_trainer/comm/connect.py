@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hvd_trainer import cores, env, log
-from hvd_trainer.comm import choose, guard, launched, rendezvous, threads
+from hvd_trainer.comm import choose, compiler_later, guard, launched, rendezvous, threads
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.derived import agree_on
 from hvd_trainer.comm.horovod import HorovodCommunicator
@@ -61,6 +61,7 @@ def init(
     """
     global _current
     refuse_second_start()
+    compiler_later.defer()
     variables = env.snapshot()
     started = launched.read(variables)
     guard.install(None)
