@@ -2,6 +2,9 @@
 
 glibc gives large blocks back to the kernel when they are freed and takes new ones, page by page, when they are asked for: each page is
 an interrupt and 4 KB of zeros. Activations and gradients are freed and asked for in every step.
+
+The time to ask is after the first step: what was freed before (data sets, copies made at the start) has gone back, and with what a step
+asks for the heap grows to what it needs. Asked before it, a model of 76 MB held 50 to 250 MB more.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         clip_norm: clip the averaged gradient to this 2-norm in each `step()`; `last_grad_norm` has the norm before.
         clip_value: clamp each component of the averaged gradient.
         bucket_bytes: size of the flat buffers that travel, in bytes.
-        overlap: send buckets during the last backward of a step.
+        overlap: send buckets during the last backward of a step, where that gains something: not for small models, nor up to 8 MiB of
+            gradients in shared memory.
         compression: "bf16" or "fp16": what travels by messages is rounded to 16 bits, which halves it; parameters, sums and
             updates keep their width. Nothing is rounded where gradients go through shared memory.
         reduce_through: "shared" for memory that the ranks of one node share, "messages" for the engine's allreduce, or
@@ -60,7 +61,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         update_by: "tensors" for the optimizer's own step over the model's tensors, "shards" to divide it among the ranks of
             a node (with gradients in shared memory), or "auto": where the optimizer works element by element and ranks
             are on CPUs, over flat buffers, and in shards (LARS and LAMB, too) where gradients go through shared memory and the
-            model is not tiny. Shards lie in memory that the ranks share: parameters must then be changed by `step()` only, which is
+            model is not tiny. Shards lie in memory that the ranks share: parameters and state must then be changed by `step()` only, which is
             checked, and they end, with a line that says so, where somebody must see whole gradients before the update.
         scheduler_is_rebased: allow a scheduler made before wrapping; for callers (ht.Trainer) that let it work in
             reference rates and scale what it says.
@@ -102,11 +103,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ) -> None:
         # Not super().__init__(): that would build groups and state of its own beside the held optimizer's.
         check_wrappable(optimizer, DistributedOptimizer)
-        if all(param.is_cpu for group in optimizer.param_groups for param in group["params"]):
-            keep_freed_memory()
         self.optimizer, self.comm = optimizer, comm
         self.last_loss: Optional[Weighted] = None
         self.steps_done = 0
+        self._is_first_step = True
         self._name = comm.unique_name("opt")
         self._updater = Updater(optimizer, comm, self._name, update_by, clip_norm, clip_value)
         self._ways = WayChooser(reduce_through, update_by != "shards", compression)
@@ -345,6 +345,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._updater.step(window.is_averaged, window.is_ours)
         self.steps_done += 1
         window.clear()
+        if self._is_first_step:
+            self._is_first_step = False
+            if all(param.is_cpu for param in self._current.reducer.params):
+                keep_freed_memory()
 
     # -- inside -----------------------------------------------------------------------------------------------------
 

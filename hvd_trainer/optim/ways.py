@@ -28,7 +28,7 @@ class Numbers:
         ours: 1 where the gradients come from `opt.backward`.
         irregular: 1 where some parameter has no gradient on this rank, or a sparse one.
         aside: 1 where this rank must see whole gradients before the update.
-        changed: 1 where somebody else has changed parameters that the ranks share.
+        changed: not 0 where somebody else has written to what the ranks share, or a backward has raised; see `step_errors`.
     """
 
     total: float = 0.0
