@@ -7,14 +7,14 @@ import pytest
 
 from tests.harness import ROOT, environment
 
-# A weight of 16 MiB; its gradient is made and freed in every step.
+# A weight of 64 MiB: from 32 MiB on glibc never keeps a block. Its gradient is made and freed in every step.
 PROGRAM = """
 import resource, torch
 import hvd_trainer as ht
 torch.set_num_threads(1)
-model = torch.nn.Linear(2048, 2048)
+model = torch.nn.Linear(4096, 4096)
 opt = ht.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1e-6), ht.init(engine="single"))
-x = torch.ones(4, 2048)
+x = torch.ones(4, 4096)
 def step():
     opt.zero_grad()
     opt.backward(ht.Weighted(model(x).square().sum(), 4))
@@ -28,7 +28,7 @@ for _ in range(5):
     step()
 print("faults", (faults() - before) / 5)
 """
-PAGES_OF_THE_GRADIENT = 4096
+PAGES_OF_THE_GRADIENT = 16384
 
 
 def faults_per_step(**variables):
