@@ -7,7 +7,7 @@ Variables of our own, all optional. Whoever starts the job sets them, so they wi
     HVD_TRAINER_INIT_METHOD as `ht.init(init_method=...)`: where the ranks of the torch engine meet
     HVD_TRAINER_TIMEOUT_S   as `ht.init(timeout_s=...)`
     HVD_TRAINER_CHECKED     1 compares every collective over the ranks (slow: tests, debugging); 0 does not
-    HVD_TRAINER_MALLOC      system leaves malloc as it is (`hvd_trainer.heap`); keep, or nothing: it keeps what a step frees
+    HVD_TRAINER_MALLOC      what malloc keeps of freed memory (`hvd_trainer.heap`): blocks (below 32 MiB), all, or as the system has it
     HVD_TRAINER_TRIAL       the JSON file by which `hvd-trainer tune` sets and watches one trial (`hvd_trainer.train.trial`)
 
 (`hvd_trainer.launcher` runs before anything is installed and keeps its own list.)
@@ -23,6 +23,7 @@ from hvd_trainer.errors import ConfigError
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # What mallopt sets of the same, each also a tunable of glibc (glibc.malloc.trim_threshold, ...); MALLOC_ARENA_MAX_ is another matter.
 MALLOC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_")
+MALLOC_KEEPS = ("blocks", "all", "system")
 LAUNCH_PREFIXES = (
     "OMPI_COMM_WORLD_",
     "PMIX_RANK",
@@ -89,18 +90,20 @@ def checked(given: bool | None) -> bool:
     return value == "1"
 
 
-def may_set_malloc() -> bool:
-    """Whether how malloc treats freed memory is ours to choose: neither HVD_TRAINER_MALLOC nor a variable of malloc says otherwise.
+def malloc_keeps() -> str:
+    """What malloc is to keep of freed memory: "blocks" below 32 MiB, "all", or "system": the user has told it otherwise.
 
     Raises:
-        ConfigError: HVD_TRAINER_MALLOC is neither keep nor system.
+        ConfigError: HVD_TRAINER_MALLOC is something else.
     """
-    value, variable = own_setting("MALLOC", "keep")
-    if value not in ("keep", "system"):
-        raise ConfigError(f"{variable}={value}", "keep or system", f"unset {variable}")
+    value, variable = own_setting("MALLOC", "")
+    if variable and value not in MALLOC_KEEPS:
+        raise ConfigError(f"{variable}={value}", ", ".join(MALLOC_KEEPS), f"unset {variable}")
+    if variable:
+        return str(value)
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     by_user = any(name in os.environ or f"malloc.{name[7:-1].lower()}" in tunables for name in MALLOC_VARIABLES)
-    return value == "keep" and not by_user
+    return "system" if by_user else "blocks"
 
 
 def user_threads(env: Mapping[str, str]) -> str:

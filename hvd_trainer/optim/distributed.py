@@ -347,10 +347,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         window.clear()
         if self._is_first_step:
             self._is_first_step = False
-            if all(param.is_cpu for param in self._current.reducer.params):
-                keep_freed_memory()
+            self._keep_memory()
 
     # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _keep_memory(self) -> None:
+        params = self._current.reducer.params
+        if all(param.is_cpu for param in params):
+            advice = keep_freed_memory(max(param.nbytes for param in params))
+            if advice:
+                say(f"hint: {advice}", rank=self.comm.rank)
 
     def _scale_rates(self) -> None:
         if not self._scheduler_is_rebased and any(SCALE not in group for group in self.param_groups):
