@@ -49,11 +49,11 @@ def test_models_of_two_ranks_are_those_of_plain_torch(on_two_ranks):
     assert len(found.models) == 12
     assert max((a - b).abs().max().item() for a, b in zip(found.models, expected)) <= 1e-10
 
-    # One bucket a model: the discriminator's, then the generator's, and so on; nothing of the one in the other's step.
+    # One message a model: the discriminator's, then the generator's, and so on; nothing of the one in the other's step.
     for sent in found.sent:
-        buckets = [name for name in sent if "bucket" in name]
-        assert buckets == [buckets[0], buckets[1]] * 30
-        assert buckets[0] != buckets[1]
+        messages = [name for name in sent if name.endswith(".gradients")]
+        assert messages == [messages[0], messages[1]] * 30
+        assert messages[0] != messages[1]
 
 
 def test_the_rate_grows_with_the_root_of_the_batch(tmp_path, on_two_ranks):
