@@ -140,5 +140,5 @@ def check_script(command: Sequence[str]) -> None:
     """
     script = command[0] if command else ""
     if script and not Path(script).is_file():
-        fix = "leave out the word python: hvd-trainer launch -np 2 train.py" if "python" in script else "see the path"
+        fix = "leave out the word python: hvd-trainer launch -np 2 train.py" if "python" in script else f"a path from here, {Path.cwd()}"
         raise ConfigError(f"script {script!r} is not a file", "a Python script", fix)

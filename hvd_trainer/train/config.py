@@ -154,7 +154,7 @@ def _convert(name: str, value: Any, wanted: Any, declared: bool) -> Any:
     if isinstance(wanted, type) and issubclass(wanted, PurePath) and isinstance(value, str):
         return wanted(value) if declared else Path(value)
     if wanted in (int, float, str, bool, tuple) and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))):
-        raise ConfigError(f"{name}={value!r} is a {type(value).__name__}", f"a {wanted.__name__}", f"--set {name}=...")
+        raise ConfigError(f"{name}={value!r} is {_with_article(type(value))}", _with_article(wanted), f"--set {name}=...")
     return value
 
 
@@ -165,3 +165,7 @@ def _without_none(wanted: Any) -> tuple[Any, bool]:
     if may_be_none:
         wanted = next(option for option in options if option is not type(None))
     return typing.get_origin(wanted) or wanted, may_be_none
+
+
+def _with_article(kind: type) -> str:
+    return f"{'an' if kind is int else 'a'} {kind.__name__}"

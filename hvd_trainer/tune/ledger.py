@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Optional
 
 import optuna
@@ -47,12 +48,16 @@ def alone(storage: str) -> Iterator[None]:
         storage: as of `Ledger`.
 
     Raises:
-        ConfigError: another search has it.
+        ConfigError: another search has it, or it cannot be opened.
     """
     if "://" in storage:
         yield
         return
-    with open(storage, "ab") as file:
+    try:
+        file = open(storage, "ab")
+    except OSError as error:
+        raise ConfigError(f"--storage {storage}: {error.strerror}", "a file in a folder that is there, or a URL", f"mkdir -p {Path(storage).parent}, or leave --storage out") from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -55,7 +55,7 @@ def test_text_in_a_file_is_yaml(tmp_path):
     file.write_text("tag: '007'\nfolder: a/b\nsizes: [4]\n")
     assert override(Texts(), ["--config", str(file)]) == Texts("007", folder=Path("a/b"), sizes=(4,))
     file.write_text("tag: 007\n")
-    with pytest.raises(ConfigError, match="tag=7 is a int"):
+    with pytest.raises(ConfigError, match="tag=7 is an int"):
         override(Texts(), ["--config", str(file)])
 
 
@@ -120,8 +120,8 @@ def test_files_and_order(tmp_path):
         (["--set", "lr=true"], "lr=True is a bool"),
         (["--set", "epochs=1.5"], "epochs=1.5 is a float"),
         (["--set", "epochs=true"], "epochs=True is a bool"),
-        (["--set", "fast=1"], "fast=1 is a int"),
-        (["--set", "layers=3"], "layers=3 is a int"),
+        (["--set", "fast=1"], "fast=1 is an int"),
+        (["--set", "layers=3"], "layers=3 is an int"),
         (["--set", "limit=many"], "limit='many' is a str"),
         (["--set", "layers=[1"], "--set layers="),
         (["--config", "/no/such/file"], "No such file"),

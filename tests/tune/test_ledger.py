@@ -40,3 +40,8 @@ def test_a_trial_under_way_is_no_record_until_it_is_finished(tmp_path):
     assert [record.result.outcome for record in kept.records()] == [CAP]
     kept.keep_phase("noise", {"a": [1]})
     assert json.dumps(kept.phases()) == '{"noise": {"a": [1]}}'
+
+
+def test_a_journal_that_cannot_be_opened_is_a_mistake_of_the_user(tmp_path):
+    with pytest.raises(ConfigError, match="mkdir -p .*nowhere"), ledger.alone(str(tmp_path / "nowhere" / "journal")):
+        pass
