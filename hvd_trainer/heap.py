@@ -17,10 +17,11 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of <malloc.h>
 KEPT_BYTES = 1 << 30  # of free memory at the end of the heap, at most; what is beyond goes back
 MAPPED_BYTES = 32 << 20  # the largest threshold that glibc takes: blocks from here on are mapped anew each time
 _asked: list[bool] = []
+_advised: list[bool] = []
 
 
 def keep_freed_memory(largest_block_bytes: int = 0) -> str:
-    """Ask malloc to keep freed memory in this process; once, and not where the user has told malloc what to do.
+    """Ask malloc to keep freed memory in this process, the first time, and not where the user has told malloc what to do.
 
     Blocks of `MAPPED_BYTES` and more go back all the same, unless `HVD_TRAINER_MALLOC=all`: in the heap they leave holes into
     which the next one does not always fit. With `HVD_TRAINER_MALLOC=system`, with variables of malloc's own that say the same
@@ -30,17 +31,17 @@ def keep_freed_memory(largest_block_bytes: int = 0) -> str:
         largest_block_bytes: that a step asks for, as far as the caller knows.
 
     Returns:
-        Advice where the user has said nothing and there is more to be had, the first time; else "".
+        Advice where the user has said nothing and there is more to be had, once; else "".
 
     Source: mallopt(3).
     """
-    if _asked:
-        return ""
     kept = env.malloc_keeps()
-    _asked.append(kept != "system" and _set((M_MMAP_MAX, 0) if kept == "all" else (M_MMAP_THRESHOLD, MAPPED_BYTES)))
-    is_silent = not _asked[0] or kept == "all" or bool(env.own_setting("MALLOC", "")[1])
-    if is_silent or largest_block_bytes < MAPPED_BYTES:
+    if not _asked:
+        _asked.append(kept != "system" and _set((M_MMAP_MAX, 0) if kept == "all" else (M_MMAP_THRESHOLD, MAPPED_BYTES)))
+    is_by_user = not _asked[0] or bool(env.own_setting("MALLOC", "")[1])
+    if is_by_user or _advised or largest_block_bytes < MAPPED_BYTES:
         return ""
+    _advised.append(True)
     return (
         f"a step frees blocks of up to {largest_block_bytes >> 20} MiB, which cost a page fault each 4 KB when it asks for them again: "
         "with HVD_TRAINER_MALLOC=all they are kept, for one to three of them more memory in each rank (blocks: as now)"

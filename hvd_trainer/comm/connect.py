@@ -62,6 +62,7 @@ def init(
     global _current
     refuse_second_start()
     compiler_later.defer()
+    env.malloc_keeps()  # a misspelt word is refused now, not after the first step
     variables = env.snapshot()
     started = launched.read(variables)
     guard.install(None)

@@ -141,7 +141,7 @@ class FlatState:
                     self._place_number(inner, number, key, flat, one if from_user else None)
                 if self._shared or one is not None:
                     self._watched.append((key, flat[first:last] if one is None else flat))
-        self.is_placed = True
+        self.is_placed = not from_user or all(kinds)  # what begins to train now makes its state in the next step
         self._num_states = len(self._optimizer.state)
         self._kept = list(self._optimizer.state.values())
         self._placed = [(theirs, key, value) for theirs in self._kept for key, value in theirs.items()]

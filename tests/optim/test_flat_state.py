@@ -291,3 +291,46 @@ def test_momentum_switched_on_by_one_rank_alone_is_an_error_on_all(options, rank
     reference(None, 2, 2, expected, optimizer, first=2)
     for params in run_threads(2, rank_main):
         torch.testing.assert_close(params, [p.detach() for p in expected], rtol=1e-9, atol=1e-12)
+
+
+@BOTH
+@pytest.mark.parametrize("then", ["go on", "release", "resume"])
+@pytest.mark.parametrize("kind", ["momentum", "mixed", "adam"])
+def test_parameters_that_begin_to_train_later_have_state_too(options, then, kind):
+    """Gradual unfreezing: their state is in `opt.state`, in checkpoints, and where parameters are given back; also beside a group without any."""
+
+    def make(groups):
+        if kind == "adam":
+            return torch.optim.Adam(groups, lr=0.1)
+        groups[0]["momentum"] = 0.0 if kind == "mixed" else 0.5
+        return torch.optim.SGD(groups, lr=1.0, momentum=0.5)
+
+    def go(wrap_it):
+        head, back, third = (torch.nn.Parameter(torch.zeros(4, dtype=torch.float64)) for _ in range(3))
+        back.requires_grad_(False)
+        build = lambda: wrap_it(make([{"params": [head]}, {"params": [back]}, {"params": [third]}]))  # noqa: E731
+        opt = build()
+        is_ours = hasattr(opt, "comm")
+        for step in range(6):
+            if step == 2:
+                back.requires_grad_(True)
+            if step == 4 and then == "release" and is_ours:
+                opt.release()
+            if step == 4 and then == "resume":
+                saved = copy.deepcopy(opt.state_dict())
+                head, back, third = (torch.nn.Parameter(p.detach().clone()) for p in (head, back, third))
+                opt = build()
+                opt.load_state_dict(saved)
+            loss = 0.1 * sum(((p + sign * step) ** 2).sum() for p, sign in ((head, -1), (back, 1), (third, 2)) if p.requires_grad)
+            if is_ours:
+                opt.backward(Weighted(loss, 1))
+            else:
+                loss.backward()
+            opt.step()
+            opt.zero_grad()
+        held = sorted(number for number, state in opt.state_dict()["state"].items() if any(v is not None for v in state.values()))
+        return [p[0].item() for p in (head, back, third)], held
+
+    expected, held = go(lambda optimizer: optimizer)
+    for values, theirs in run_threads(2, lambda comm: go(lambda optimizer: wrap(optimizer, comm, **options))):
+        assert values == pytest.approx(expected, abs=1e-12) and theirs == held
