@@ -38,8 +38,8 @@ def keep_freed_memory(largest_block_bytes: int = 0) -> str:
     kept = env.malloc_keeps()
     if not _asked:
         _asked.append(kept != "system" and _set((M_MMAP_MAX, 0) if kept == "all" else (M_MMAP_THRESHOLD, MAPPED_BYTES)))
-    is_by_user = not _asked[0] or bool(env.own_setting("MALLOC", "")[1])
-    if is_by_user or _advised or largest_block_bytes < MAPPED_BYTES:
+    is_settled = not _asked[0] or bool(env.own_setting("MALLOC", "")[1])  # nothing to be had, or the user has chosen
+    if is_settled or _advised or largest_block_bytes < MAPPED_BYTES:
         return ""
     _advised.append(True)
     return (

@@ -115,7 +115,7 @@ def step_actions(
 def bucket_sizes(model: torch.nn.Module, bucket_bytes: int = DEFAULT_BUCKET_BYTES) -> tuple[int, ...]:
     """Bytes of the messages that a step of `ht.DistributedOptimizer` sends over several nodes."""
     specs = [ParamSpec(n, tuple(p.shape), p.dtype, p.device) for n, p in model.named_parameters() if p.requires_grad]
-    return (*(bucket.numel * bucket.dtype.itemsize for bucket in plan_buckets(specs, bucket_bytes)), NUMBERS_BYTES)
+    return (*(bucket.nbytes for bucket in plan_buckets(specs, bucket_bytes)), NUMBERS_BYTES)
 
 
 def num_samples(batch: Any) -> int:

@@ -10,7 +10,7 @@ from collections.abc import MutableSequence, Sequence
 import torch
 
 from hvd_trainer.optim.buckets import Bucket
-from hvd_trainer.optim.ways import CHUNK_BYTES, Numbers, Sums, mean_factor
+from hvd_trainer.optim.ways import Numbers, Sums, chunks_of, mean_factor
 
 NUM_NUMBERS = 7
 
@@ -28,7 +28,6 @@ class AtOnce:
 
     def __init__(self, buckets: list[Bucket]) -> None:
         self.results = [torch.zeros(b.numel, dtype=b.dtype) for b in buckets]
-        self._chunks = [list(result.split(max(1, CHUNK_BYTES // result.element_size()))) for result in self.results]
         self._weight = self._plain = 0.0
         self._nominal = 1.0
 
@@ -47,7 +46,7 @@ class AtOnce:
 
     def my_chunks(self, number: int) -> list[torch.Tensor]:
         """All of a bucket's result, in pieces that fit into a core's cache."""
-        return self._chunks[number]
+        return chunks_of(self.results[number])
 
     def my_slice(self, number: int) -> tuple[int, int]:
         """All of it."""

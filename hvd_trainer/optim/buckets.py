@@ -57,6 +57,10 @@ class Bucket:
     def numel(self) -> int:
         return sum(slot.numel for slot in self.slots)
 
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
 
 def plan_buckets(params: Sequence[ParamSpec], bucket_bytes: int = DEFAULT_BUCKET_BYTES) -> list[Bucket]:
     """Group parameters into buckets in the order in which backward finishes them.

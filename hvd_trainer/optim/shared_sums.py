@@ -19,7 +19,7 @@ from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.half_floats import add_up
 from hvd_trainer.comm.node_memory import NodeMemory
 from hvd_trainer.optim.buckets import Bucket
-from hvd_trainer.optim.ways import CHUNK_BYTES, Numbers, Sums, mean_factor
+from hvd_trainer.optim.ways import CHUNK_BYTES, Numbers, Sums, all_finite, mean_factor
 
 READY, TURN, UPDATED = range(3)
 NUM_COUNTERS = 3
@@ -33,7 +33,7 @@ LATE_BYTES = 8 << 20
 
 def piece_bytes(buckets: list[Bucket], local_size: int, num_params: int) -> list[int]:
     """Sizes of the pieces that a `SharedSums` carves, in its order."""
-    sizes = [bucket.numel * bucket.dtype.itemsize for bucket in buckets]
+    sizes = [bucket.nbytes for bucket in buckets]
     width = max(NUM_NUMBERS, 2 * num_params)
     return [8 * WEIGHTS * local_size, Exchange.piece_bytes(local_size, width)] + sizes * (local_size + 1)
 
@@ -103,7 +103,7 @@ class SharedSums:
     ) -> None:
         size, rank = comm.local_size, comm.local_rank
         self.memory, self._comm = memory, comm
-        self.sends_early = sum(bucket.numel * bucket.dtype.itemsize for bucket in buckets) > LATE_BYTES
+        self.sends_early = sum(bucket.nbytes for bucket in buckets) > LATE_BYTES
         self.num_shares = num_shares or size
         weights = memory.tensor(WEIGHTS * size, torch.float64)
         self._exchange = Exchange(memory, comm, max(NUM_NUMBERS, 2 * num_params))
@@ -182,7 +182,7 @@ class SharedSums:
     @property
     def was_finite(self) -> bool:
         """Whether this rank's own gradients of the last step were; looked at only to explain an error."""
-        return all(bool(flat.isfinite().all()) for flat in self.flat_sets[0])
+        return all_finite(self.flat_sets[0])
 
     def my_chunks(self, number: int) -> list[torch.Tensor]:
         """This rank's share of a bucket's result, in pieces that fit into the cache."""

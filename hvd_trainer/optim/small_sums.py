@@ -15,7 +15,7 @@ from hvd_trainer.comm.node_memory import NodeMemory
 from hvd_trainer.optim.at_once import NUM_NUMBERS, AtOnce
 from hvd_trainer.optim.buckets import Bucket
 from hvd_trainer.optim.shared_sums import Exchange
-from hvd_trainer.optim.ways import Numbers, Sums
+from hvd_trainer.optim.ways import Numbers, Sums, all_finite
 
 MOST_BYTES = 1 << 20  # of the gradients of all ranks of the node together
 
@@ -23,7 +23,7 @@ MOST_BYTES = 1 << 20  # of the gradients of all ranks of the node together
 def is_small(buckets: list[Bucket], local_size: int) -> bool:
     """Whether reading every rank's gradients is cheaper than waiting twice more."""
     plain = all(bucket.dtype.itemsize >= 4 for bucket in buckets)
-    return plain and local_size * sum(bucket.numel * bucket.dtype.itemsize for bucket in buckets) <= MOST_BYTES
+    return plain and local_size * sum(bucket.nbytes for bucket in buckets) <= MOST_BYTES
 
 
 class SmallSums(AtOnce):
@@ -74,10 +74,10 @@ class SmallSums(AtOnce):
     @property
     def was_finite(self) -> bool:
         """Whether this rank's own gradients of the last step were; looked at only to explain an error."""
-        return all(bool(flat.isfinite().all()) for flat in self.flat_sets[(self._step - 1) & 1])
+        return all_finite(self.flat_sets[(self._step - 1) & 1])
 
 
 def piece_bytes(buckets: list[Bucket], local_size: int, num_params: int) -> list[int]:
     """Sizes of the pieces that a `SmallSums` carves, in its order."""
-    sizes = [bucket.numel * bucket.dtype.itemsize for bucket in buckets]
+    sizes = [bucket.nbytes for bucket in buckets]
     return [8 * 2 * local_size * NUM_NUMBERS, Exchange.piece_bytes(local_size, 2 * num_params)] + sizes * (2 * local_size)

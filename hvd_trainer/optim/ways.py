@@ -175,7 +175,7 @@ class Messages:
 
     def my_chunks(self, number: int) -> list[torch.Tensor]:
         """All of a bucket's result, in pieces that fit into a core's cache."""
-        return list(self.results[number].split(max(1, CHUNK_BYTES // self.results[number].element_size())))
+        return chunks_of(self.results[number])
 
     def my_slice(self, number: int) -> tuple[int, int]:
         """Which part of a bucket this rank updates: all of it."""
@@ -186,3 +186,13 @@ def send_numbers(comm: Communicator, numbers: list[float], name: str) -> Pending
     """A sum over all ranks of some numbers is under way."""
     vector = torch.tensor(numbers, dtype=torch.float64).to(comm.device)
     return comm.allreduce_(vector, name)
+
+
+def chunks_of(flat: torch.Tensor) -> list[torch.Tensor]:
+    """A flat tensor in pieces that fit into a core's cache."""
+    return list(flat.split(max(1, CHUNK_BYTES // flat.element_size())))
+
+
+def all_finite(flats: list[torch.Tensor]) -> bool:
+    """Whether no element of any is NaN or infinite."""
+    return all(bool(flat.isfinite().all()) for flat in flats)
