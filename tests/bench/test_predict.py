@@ -154,7 +154,8 @@ def test_the_worker_measures_what_the_forecast_needs(monkeypatch):
     # 26,122 numbers, in buckets of 16,384.
     assert sum(found[0].buckets) == 4 * 26_122 + predict_worker.NUMBERS_BYTES and len(found[0].buckets) > 2
     row = Forecast(found[0], Link(1e-3, 1e-8), num_draws=2).row(4, 2, 8)
-    assert row.nodes == 2 and row.step.value > row.sync.value > 4e-3
+    # The link alone takes more than 4 ms. A step is not compared with it: both were measured here, each with its own noise.
+    assert row.nodes == 2 and row.sync.value > 4e-3 and 0 < row.step.low <= row.step.value <= row.step.high
 
 
 def test_batches_of_any_size_and_shape():

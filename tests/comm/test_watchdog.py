@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
@@ -28,7 +29,7 @@ def test_a_call_that_hangs() -> None:
     watch.enter("allreduce", "grad.3")
     while not errors and time.monotonic() - begin < 5:
         pass  # the line that the message shall name
-    assert 0.2 <= time.monotonic() - begin < 2
+    assert time.monotonic() - begin >= 0.2
     assert isinstance(errors[0], CollectiveTimeout)
     for word in (
         "rank 1 of 4 waited 0.2 s in allreduce 'grad.3' at step 17",
@@ -40,8 +41,9 @@ def test_a_call_that_hangs() -> None:
 
 
 def test_many_short_calls_are_left_alone() -> None:
-    watch, errors, _ = start(0.2)
-    for _ in range(60):
+    """Together they take longer than the limit; each takes a hundredth of it, so that a busy machine deceives nobody."""
+    watch, errors, _ = start(1.0)
+    for _ in range(120):
         watch.enter("allreduce", "grad")  # the same name each time
         time.sleep(0.01)
         watch.leave()
@@ -63,13 +65,15 @@ def test_a_rank_that_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_entering_costs_next_to_nothing() -> None:
+    """No lock is taken, no clock read and no thread woken: the two methods call nothing at all."""
     watch, _, _ = start(60.0)
-    begin = time.perf_counter()
-    for _ in range(10_000):
-        watch.enter("allreduce", "grad")
-        watch.leave()
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, called: calls.append(frame.f_code.co_name if event == "call" else getattr(called, "__name__", "")))
+    watch.enter("allreduce", "grad")
+    watch.leave()
+    sys.setprofile(None)
     watch.stop()
-    assert (time.perf_counter() - begin) / 10_000 < 5e-6
+    assert [name for name in calls if name] == ["enter", "leave", "setprofile"]
 
 
 def test_main_thread_line() -> None:
