@@ -115,18 +115,23 @@ class GradientPlaces:
         """Gradients are as they should be: changes from here on are somebody else's."""
         self.versions = [flat._version for flat in self.flats]
 
-    def check_untouched(self, where: str, num_sent: int) -> None:
-        """Raise LossError where somebody has changed gradients since, or put others in the place of those that were sent.
+    def find_cleared(self, where: str, num_sent: int) -> list[int]:
+        """The parameters whose gradients were sent, and then set to None.
 
         Args:
             where: the step, for the message.
             num_sent: buckets that were sent.
+
+        Raises:
+            LossError: somebody has changed gradients since, or put others in the place of those that were sent.
         """
         is_touched = [flat._version for flat in self.flats] != self.versions
-        for members in self._members[:num_sent]:
-            for param, view in members:
-                if param.grad is not view and param.grad is not None:
-                    is_touched = True
+        cleared = []
+        for number, members in enumerate(self._members[:num_sent]):
+            for place, (param, view) in enumerate(members):
+                if param.grad is not view:
+                    is_touched = is_touched or param.grad is not None
+                    cleared.append(self._buckets[number].slots[place].param)
         if is_touched:
             raise LossError(
                 f"gradients were changed between backward and opt.step() at {where}: they are not averaged yet, so "
@@ -134,6 +139,7 @@ class GradientPlaces:
                 "untouched gradients until opt.step() or opt.synchronize()",
                 "opt.clip_grad_norm_(1.0) instead of torch's function; ht.GradScaler instead of torch's; or opt.synchronize() first",
             )
+        return cleared
 
     # -- when it is averaged ----------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from typing import Optional, Union
 import torch
 
 from hvd_trainer.comm.api import Communicator
-from hvd_trainer.errors import CollectiveError
+from hvd_trainer.errors import CollectiveError, LossError
 from hvd_trainer.optim.buckets import Bucket, ParamSpec, plan_buckets
 from hvd_trainer.optim.gradient_places import GradientPlaces
 from hvd_trainer.optim.same_params import check_same_params
@@ -123,10 +123,11 @@ class Reducer:
             weight, plain, nominal: see `ways.Sums`; used where no bucket was sent yet.
 
         Raises:
-            LossError: gradients were changed between backward and here, where they are not averaged yet.
+            LossError: gradients were changed between backward and here, where they are not averaged yet; or some ranks have
+                set one to None that others keep (on all ranks).
         """
         places = self.places
-        places.check_untouched(self._comm.where, self._num_sent)
+        cleared = places.find_cleared(self._comm.where, self._num_sent)
         used: list[bool] = []
         if self._num_sent < len(self.buckets):
             # A bucket that is under way was complete when it was sent: it must not be touched any more.
@@ -135,19 +136,32 @@ class Reducer:
                 self.way.announce(weight, plain, nominal)
             while self._num_sent < len(self.buckets):
                 self._send_next()
-        is_irregular = bool(places.rows) or not all(used)
+        is_irregular = bool(places.rows or cleared) or not all(used)
         sums = self.way.finish(replace(numbers, irregular=1.0) if is_irregular else numbers)
         self._num_sent, self.foreign, self._was_armed = 0, False, False
         places.used = None
         if sums.irregular:
-            self._find_used(used or [True] * len(self.params))
+            self._find_used(used or [True] * len(self.params), cleared)
         places.next_set()
         return sums
 
-    def _find_used(self, used: list[bool]) -> None:
+    def _find_used(self, used: list[bool], cleared: list[int]) -> None:
+        """Who has a gradient on some rank, and whose rows; a parameter that is cleared on all ranks has none, as in torch."""
+        flags = [float(flag) for flag in used]
+        above = self._comm.size + 1.0  # counts those that cleared: in one number beside those that did not
+        for index in cleared:
+            flags[index] = above
         sparse = [float(index in self.places.rows) for index in range(len(self.params))]
-        flags = self.way.exchange([float(flag) for flag in used] + sparse, "used")
-        num_used, num_sparse = flags[: len(used)], flags[len(used) :]
+        flags = self.way.exchange(flags + sparse, "used")
+        num_used, num_sparse = [count % above for count in flags[: len(used)]], flags[len(used) :]
+        for name, kept, count in zip(self.names, num_used, flags):
+            if kept and count >= above:
+                raise LossError(
+                    f"at {self._comm.where} the gradient of {name!r} was set to None after backward on {count // above:g} of "
+                    f"{self._comm.size} ranks, when it had been sent",
+                    "the same on all ranks: their sum holds it already",
+                    "set it to None on every rank, or DistributedOptimizer(..., overlap=False)",
+                )
         self.places.used = [count > 0 for count in num_used]
         self._find_rows([i for i, (n, k) in enumerate(zip(num_used, num_sparse)) if k and n == k])
 
@@ -180,8 +194,8 @@ class Reducer:
         return any(grad.is_sparse or bool(grad.count_nonzero()) for grad in grads)
 
     def holds_anything(self) -> bool:
-        """Whether a gradient is there, or a bucket under way."""
-        return bool(self._num_sent) or any(param.grad is not None for param in self.params)
+        """Whether a gradient is there."""
+        return any(param.grad is not None for param in self.params)
 
     def holds_gradients_of_another(self) -> bool:
         """Whether a gradient that is there now came from the backward of another optimizer's loss."""

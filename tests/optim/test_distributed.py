@@ -421,18 +421,57 @@ def test_only_the_last_backward_sends():
     assert run_threads(2, rank_main) == [(0, 2, 0.0)] * 2
 
 
-def test_what_is_under_way_is_not_touched():
-    """Whoever clears gradients by hand between backward and step must not change a buffer that travels."""
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_gradient_that_all_ranks_clear_after_backward_is_none(overlap):
+    """As DINO does with its last layer in the first epoch: the parameter is left alone, the others are not, and later it is trained."""
 
+    def rank_main(comm):
+        a, b = parameter(0.0), parameter(0.0)
+        opt = wrap(sgd(a, b, momentum=0.5), comm, overlap=overlap)
+        seen = []
+        for step in range(4):
+            opt.zero_grad()
+            opt.backward(Weighted((a + b).sum() * (1 + comm.rank), 1))
+            if 0 < step < 3:
+                a.grad = None
+            opt.step()
+            seen.append((a.item(), b.item()))
+        return seen
+
+    a, b = parameter(0.0), parameter(0.0)
+    plain, expected = sgd(a, b, momentum=0.5), []
+    for step in range(4):
+        a.grad, b.grad = (None if 0 < step < 3 else torch.full_like(a, 1.5)), torch.full_like(b, 1.5)
+        plain.step()
+        expected.append((a.item(), b.item()))
+    assert run_threads(2, rank_main) == [expected] * 2
+
+
+def test_a_gradient_that_one_rank_clears_is_refused_on_all():
+    def rank_main(comm):
+        a, b = parameter(0.0), parameter(0.0)
+        opt = wrap(sgd(a, b), comm)
+        opt.backward(Weighted((a + b).sum(), 1))
+        if comm.rank == 1:
+            b.grad = None
+        with pytest.raises(LossError, match="was set to None after backward on 1 of 2 ranks"):
+            opt.step()
+        return a.item(), b.item()
+
+    assert run_threads(2, rank_main) == [(0.0, 0.0)] * 2
+
+
+def test_all_gradients_cleared_after_backward_are_refused():
     def rank_main(comm):
         w = parameter(0.0)
         opt = wrap(sgd(w), comm)
-        opt.backward(Weighted(w.sum() * (1 + comm.rank), 1))
+        opt.backward(Weighted(w.sum(), 1))
         w.grad = None
-        opt.step()
+        with pytest.raises(LossError, match="no parameter has a gradient"):
+            opt.step()
         return w.item()
 
-    assert run_threads(2, rank_main) == [-1.5, -1.5]
+    assert run_threads(2, rank_main) == [0.0] * 2
 
 
 def test_others_in_the_place_of_gradients_that_were_sent_are_refused():
