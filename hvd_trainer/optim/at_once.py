@@ -12,7 +12,7 @@ import torch
 from hvd_trainer.optim.buckets import Bucket
 from hvd_trainer.optim.ways import Numbers, Sums, chunks_of, mean_factor
 
-NUM_NUMBERS = 7
+NUM_NUMBERS = 8
 
 
 class AtOnce:
@@ -59,12 +59,13 @@ class AtOnce:
         cells[at + 2] = numbers.irregular
         cells[at + 3] = numbers.aside
         cells[at + 4] = numbers.changed
-        cells[at + 5] = self._weight
-        cells[at + 6] = self._plain
+        cells[at + 5] = numbers.rates
+        cells[at + 6] = self._weight
+        cells[at + 7] = self._plain
 
     def _factor(self, sums: Sequence[float]) -> float:
         """What makes means of sums."""
-        return mean_factor(sums[5], sums[6], self._nominal)
+        return mean_factor(sums[6], sums[7], self._nominal)
 
     def _sums(self, sums: Sequence[float]) -> Sums:
         """`results` hold the means: NaN and infinity have survived there."""

@@ -20,6 +20,7 @@ from hvd_trainer.optim.grad_scaler import GradScaler
 from hvd_trainer.optim.gradient_norms import NormsObserver
 from hvd_trainer.optim.rates import REFERENCE, SCALE, forget_scale_where_changed, scale_groups
 from hvd_trainer.optim.replicas import broadcast_model, broadcast_state, broadcast_tensors
+from hvd_trainer.optim.same_rates import SameRates
 from hvd_trainer.optim.saved_state import SavedState, split
 from hvd_trainer.optim.scaling import RuleLike, checked_factor, range_warning, scaling_rule
 from hvd_trainer.optim.schedules import Timeline
@@ -116,7 +117,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         names = {id(param): name for name, param in named_parameters or ()}
         self._current = CurrentReducer(optimizer, comm, self._name, names, bucket_bytes, self._ways, self._updater)
         nominal_weight = power_of_two(plan.global_batch) if plan else None
-        self._window = StepWindow(self._current, self._updater, comm, self._name, loss_reduction, overlap, nominal_weight)
+        self._window = StepWindow(self._current, self._updater, comm, self._name, loss_reduction, overlap, nominal_weight, SameRates(optimizer))
 
         self._rule = scaling_rule(lr_scaling)
         if isinstance(self._rule, AdaScale):  # AdaScale
@@ -307,6 +308,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Raises:
             NonFiniteError: the loss is NaN or infinite on some rank; on all ranks, before anything was updated.
             LossError: the weight is 0 on every rank, or ranks mixed `opt.backward` with `loss.backward`.
+            CollectiveError: the ranks' learning rates differ; on all ranks.
         """
         window = self._window
         if window.is_averaged:

@@ -121,8 +121,7 @@ class NodeSums(SharedSums):
         self._sums_early = not self._wide.numel()
 
     def finish(self, numbers: Numbers) -> Sums:
-        mine = [numbers.total, numbers.ours, numbers.irregular, numbers.aside, numbers.changed]
-        local = self._exchange.sums(mine, "the gradients")  # all ranks of the node have sent all they have
+        local = self._exchange.sums(numbers.listed(), "the gradients")  # all ranks of the node have sent all they have
         weight, plain = self._announced()
         sums = self._over_nodes([*local, weight, plain], "numbers")
         if self._bridge is not None:

@@ -24,7 +24,7 @@ from hvd_trainer.optim.ways import CHUNK_BYTES, Numbers, Sums, all_finite, mean_
 READY, TURN, UPDATED = range(3)
 NUM_COUNTERS = 3
 SLICE_ALIGN = 16  # elements: slices of two ranks do not meet in a cache line
-NUM_NUMBERS = 8  # exchanged in every step
+NUM_NUMBERS = 9  # exchanged in every step, at most (`node_sums`)
 WEIGHTS = 2  # announced in every step: weight and plain
 # A backward of up to so many bytes of gradients is not interrupted for copies and sums: they take its data out of the cache, and
 # nothing would go on beside it. Of larger ones, gradients of their own and the buckets would be there at the same time.
@@ -143,8 +143,7 @@ class SharedSums:
         self._start += self._num_sent
         check, self._check, self._factor = self._check, 0.0, None
         self._num_sent = self._num_summed = 0
-        mine = [numbers.total, numbers.ours, numbers.irregular, numbers.aside, numbers.changed, check]
-        *sums, self.check = self.exchange(mine, "the numbers")
+        *sums, self.check = self.exchange([*numbers.listed(), check], "the numbers")
         self._has_squares, self.squares = self.squares, self.wants_squares
         return Sums(*sums, weight, plain, 0.0 if math.isfinite(self.check) else 1.0)
 

@@ -15,6 +15,7 @@ from hvd_trainer.optim.current_reducer import CurrentReducer
 from hvd_trainer.optim.grad_scaler import GradScaler
 from hvd_trainer.optim.kernels import run_backward
 from hvd_trainer.optim.loss import as_sum
+from hvd_trainer.optim.same_rates import SameRates
 from hvd_trainer.optim.updater import Updater
 from hvd_trainer.optim.ways import Numbers
 from hvd_trainer.values import Weighted
@@ -33,6 +34,7 @@ class StepWindow:
         loss_reduction: "mean" or "sum" for plain tensors, or None.
         overlap: the last backward of a step sends.
         nominal_weight: what losses are divided by before backward; None: 1 in the first step, which finds it.
+        rates: of the optimizer, to be equal on all ranks.
 
     Attributes:
         is_ours: `opt.backward` was called in this step.
@@ -53,12 +55,13 @@ class StepWindow:
         loss_reduction: Optional[str],
         overlap: bool,
         nominal_weight: Optional[float],
+        rates: SameRates,
     ) -> None:
         if loss_reduction not in (None, "mean", "sum"):
             raise ConfigError(f"loss_reduction={loss_reduction!r}", '"mean" or "sum"', "or return ht.Weighted from the loss")
         self._current, self._updater, self._comm, self._name = current, updater, comm, name
         self._loss_reduction, self._overlap = loss_reduction, overlap
-        self.nominal_weight = nominal_weight
+        self.nominal_weight, self._rates = nominal_weight, rates
         self.clear()
 
     def clear(self) -> None:
@@ -130,6 +133,7 @@ class StepWindow:
         Raises:
             NonFiniteError, LossError: see `step_errors.check_sums`; and where gradients came from elsewhere, were cleared, or are
                 there in part, as a backward raised.
+            CollectiveError: the ranks' learning rates differ.
         """
         current, comm = self._current, self._comm
         reducer = current.reducer if self.is_ours else current.find(begins=False)
@@ -152,11 +156,12 @@ class StepWindow:
         wants_whole, aside, changed = self._updater.look(wants_whole)
         if self.is_broken:
             changed += step_errors.BACKWARD_FAILED
-        numbers = Numbers(self._total, float(self.is_ours), 0.0, aside, changed)
+        numbers = Numbers(self._total, float(self.is_ours), 0.0, aside, changed, self._rates.number())
         sums = reducer.flush(numbers, self._weight + plain, float(plain), self.nominal_weight or 1.0)
         if sums.changed >= step_errors.BACKWARD_FAILED:
             step_errors.raise_failed_backward(self.is_broken, comm, self._name)
         step_errors.check_sums(sums, self._total, reducer, comm, self._name, self.is_scaled)
+        self._rates.check(sums.rates, comm, self._name)
         if current.norms is not None:
             current.norms.report(step, reducer)
         if sums.ours and self.nominal_weight is None:

@@ -29,6 +29,7 @@ class Numbers:
         irregular: 1 where some parameter has no gradient on this rank, or a sparse one.
         aside: 1 where this rank must see whole gradients before the update.
         changed: not 0 where somebody else has written to what the ranks share, or a backward has raised; see `step_errors`.
+        rates: stands for this rank's learning rates; see `same_rates`.
     """
 
     total: float = 0.0
@@ -36,6 +37,11 @@ class Numbers:
     irregular: float = 0.0
     aside: float = 0.0
     changed: float = 0.0
+    rates: float = 0.0
+
+    def listed(self) -> list[float]:
+        """In the order of the fields."""
+        return [self.total, self.ours, self.irregular, self.aside, self.changed, self.rates]
 
 
 @dataclass
@@ -145,7 +151,7 @@ class Messages:
     def finish(self, numbers: Numbers) -> Sums:
         """Wait for all buckets, which were all sent; `results` then hold the means."""
         self.was_finite = all(math.isfinite(check) for check in torch.stack(self._checks).tolist())
-        mine = [numbers.total, numbers.ours, numbers.irregular, numbers.aside, numbers.changed, self._weight, self._plain, float(not self.was_finite)]
+        mine = [*numbers.listed(), self._weight, self._plain, float(not self.was_finite)]
         last = send_numbers(self._comm, mine, f"{self._name}.numbers")
         for pending in self._sent:
             pending.wait()

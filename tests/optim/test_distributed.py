@@ -1,5 +1,6 @@
 """The mean over ranks and micro-batches is exact, and what would make it wrong is refused."""
 
+import contextlib
 import copy
 import gc
 import math
@@ -472,6 +473,22 @@ def test_all_gradients_cleared_after_backward_are_refused():
         return w.item()
 
     assert run_threads(2, rank_main) == [0.0] * 2
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_rate_that_is_another_on_one_rank_is_refused_on_all(size):
+    def rank_main(comm):
+        w = parameter(0.0)
+        opt = wrap(sgd(w), comm)
+        for rate, is_refused in ((0.5, False), (0.25 if comm.rank == 1 else 0.5, True), (0.25, False)):
+            opt.param_groups[0]["lr"] = rate
+            opt.zero_grad()
+            opt.backward(Weighted(w.sum(), 1))
+            with pytest.raises(CollectiveError, match="learning rates differ at step 2") if is_refused else contextlib.nullcontext():
+                opt.step()
+        return w.item()
+
+    assert run_threads(size, rank_main) == [-0.75] * size
 
 
 def test_others_in_the_place_of_gradients_that_were_sent_are_refused():
