@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
 import re
 import shutil
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any, Optional
@@ -23,12 +25,26 @@ class Store:
     """Checkpoints `step-0000000046/{state.pt,manifest.json}` in one folder. Used on one rank only.
 
     Args:
-        folder: made when the first checkpoint is written.
+        folder: made by `prepare`, or when the first checkpoint is written.
         keep: how many of the newest to keep, >= 1.
     """
 
     def __init__(self, folder: str | os.PathLike, keep: int = 3) -> None:
         self.folder, self.keep = Path(folder).expanduser(), keep
+
+    def prepare(self) -> None:
+        """Make the folder and try it: who may not write there must hear of it before hours of training, not after.
+
+        Raises:
+            CheckpointError: the folder cannot be made or written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder) as file:
+                file.write(bytes(1))
+                _to_disk(file)
+        except OSError as error:
+            raise self._cannot_write("checkpoints", error) from error
 
     def save(self, step: int, state: dict[str, Any], manifest: dict[str, Any]) -> Path:
         """Write one checkpoint; what was there before stays loadable until this one is complete.
@@ -66,11 +82,7 @@ class Store:
             ) from error
         except (OSError, RuntimeError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
-            raise CheckpointError(
-                f"the checkpoint of step {step} cannot be written to {self.folder}: {error}",
-                "a folder with write permission and room",
-                f"df -h {self.folder}; older checkpoints there are complete",
-            ) from error
+            raise self._cannot_write(f"the checkpoint of step {step}", error) from error
         for old in self.complete()[: -self.keep]:
             shutil.rmtree(old, ignore_errors=True)
         return final
@@ -104,6 +116,15 @@ class Store:
         for path in stale:
             os.rename(path, previous / path.name)
         return previous
+
+    def _cannot_write(self, what: str, error: Exception) -> CheckpointError:
+        no_room = isinstance(error, RuntimeError) or error.errno in (errno.ENOSPC, errno.EDQUOT)  # torch's own are RuntimeErrors
+        return CheckpointError(
+            f"{what} cannot be written to {self.folder}: {error}",
+            "a folder with write permission and room",
+            (f"make room: df -h {self.folder}, quota" if no_room else "another folder, or permission to write there: ht.Checkpoint(folder)")
+            + ("; older checkpoints there are complete" if self.complete() else ""),
+        )
 
     def _sweep(self) -> None:
         """Remove what a killed run left half written."""

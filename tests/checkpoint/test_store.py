@@ -138,10 +138,22 @@ def test_left_overs_are_no_checkpoints_and_are_swept(tmp_path):
     assert load(tmp_path)[0]["step"] == 2
 
 
-def test_a_file_in_the_way(tmp_path):
+@pytest.mark.parametrize("act", [lambda store: store.save(1, state(1), {}), lambda store: store.prepare()], ids=["save", "prepare"])
+@pytest.mark.parametrize("folder", ["file", "file/below"])
+def test_a_file_in_the_way(tmp_path, act, folder):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match="cannot be written"):
-        Store(tmp_path / "file").save(1, state(1), {})
+    with pytest.raises(CheckpointError, match=r"cannot be written to .*file(.|\n)*another folder, or permission"):
+        act(Store(tmp_path / folder))
+
+
+def test_a_folder_that_may_not_be_written_is_found_before_training(tmp_path, monkeypatch):
+    """Not by its permissions, which root does not heed."""
+    Store(tmp_path / "a" / "b").prepare()
+    assert names(tmp_path / "a" / "b") == []
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(122, "Disk quota exceeded")))
+    with pytest.raises(CheckpointError, match=r"checkpoints cannot be written to .*Disk quota exceeded(.|\n)*make room: df -h"):
+        Store(tmp_path / "c").prepare()
+    assert names(tmp_path / "c") == []
 
 
 @pytest.mark.parametrize("bad", [lambda: None, object(), np.float64(1.0), torch.nn.Linear(1, 1)], ids=lambda bad: type(bad).__name__)

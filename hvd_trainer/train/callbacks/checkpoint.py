@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from hvd_trainer.checkpoint.store import Store
@@ -40,7 +41,12 @@ class Checkpoint(Callback):
     def fit_start(self, trainer: Trainer) -> None:
         self._saved_at, self._path = trainer.step if trainer.step else None, None
         name = trainer.comm.unique_name("checkpoint.aside")
-        previous = on_root(trainer.comm, lambda: self.store.set_aside(trainer.step), name)
+
+        def prepare() -> Optional[Path]:
+            self.store.prepare()
+            return self.store.set_aside(trainer.step)
+
+        previous = on_root(trainer.comm, prepare, name)
         if previous:
             trainer.comm.say(f'checkpoints of an earlier run moved to {previous} (resume="auto" would have gone on from them)')
 

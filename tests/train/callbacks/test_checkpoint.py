@@ -1,5 +1,6 @@
 """When checkpoints are written, and that a failed write is an error on every rank."""
 
+import os
 import shutil
 
 import pytest
@@ -87,12 +88,24 @@ def test_one_folder_for_all_ranks_and_states_of_each(tmp_path):
     assert len(load(tmp_path)[0]["rng"]) == 3
 
 
-def test_a_failed_write_is_an_error_on_every_rank(tmp_path):
+def test_a_folder_that_cannot_be_written_is_an_error_on_every_rank_before_the_first_step(tmp_path):
     (tmp_path / "file").write_text("")
 
     def rank_main(comm):
+        trainer = make_trainer(comm, [ht.Checkpoint(tmp_path / "file")])
         with pytest.raises(CheckpointError, match="cannot be written"):
-            make_trainer(comm, [ht.Checkpoint(tmp_path / "file")]).fit(make_loader(comm), epochs=1)
+            trainer.fit(make_loader(comm), epochs=1)
+        assert trainer.step == 0
+
+    run_threads(2, rank_main)
+
+
+def test_a_failed_write_is_an_error_on_every_rank(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "rename", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+
+    def rank_main(comm):
+        with pytest.raises(CheckpointError, match="the checkpoint of step 4 cannot be written"):
+            make_trainer(comm, [ht.Checkpoint(tmp_path)]).fit(make_loader(comm), epochs=1)
 
     run_threads(2, rank_main)
 
