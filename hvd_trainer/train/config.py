@@ -131,7 +131,8 @@ def _read_file(path: str) -> dict[str, Any]:
     try:
         content = yaml.safe_load(Path(path).read_text())
     except (OSError, UnicodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"--config {path}: {error}", "a YAML file with name: value lines", "correct the path or the file") from error
+        reason = f"{error.strerror}, looked for from {Path.cwd()}" if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"--config {path}: {reason}", "a YAML file with name: value lines", "correct the path or the file") from error
     if not isinstance(content, dict):
         raise ConfigError(f"--config {path} holds a {type(content).__name__}", "name: value lines", "e.g. lr: 0.2")
     return content
