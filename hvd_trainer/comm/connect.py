@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hvd_trainer import cores, env, log
-from hvd_trainer.comm import choose, compiler_later, guard, launched, rendezvous, threads
+from hvd_trainer.comm import choose, compiler_later, guard, launched, parts, rendezvous, threads
 from hvd_trainer.comm.api import Communicator
 from hvd_trainer.comm.derived import agree_on
 from hvd_trainer.comm.horovod import HorovodCommunicator
@@ -72,7 +72,7 @@ def init(
     meet, meet_from = env.own_setting("INIT_METHOD", init_method)
     if meet:
         engine = engine_that_meets(rendezvous.check(meet), engine, started.size)
-    choice = choose.choose(backend, engine, started, choose.InstalledParts())
+    choice = choose.choose(backend, engine, started, parts.InstalledParts())
     comm = make(choice, limit, env.checked(checked), started, meet)
     _current = comm
     if comm.size != started.size:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hvd_trainer import env
-from hvd_trainer.comm import choose, guard, half_floats, mpi, staging, topology
+from hvd_trainer.comm import guard, half_floats, mpi, parts, staging, topology
 from hvd_trainer.comm.api import Communicator, Pending, Topology
 from hvd_trainer.comm.relay import Relay
 from hvd_trainer.comm.watchdog import Watchdog, timeout_error
@@ -178,7 +178,7 @@ class HorovodCommunicator(Communicator):
 
     def abort(self, code: int) -> None:
         # Horovod has no abort of its own. horovodrun ends the others when one process vanishes.
-        if self.backend == "mpi" and not choose.InstalledParts().mpi_problem():
+        if self.backend == "mpi" and not parts.InstalledParts().mpi_problem():
             mpi.abort_world(code)
         guard.exit_now(code)
 

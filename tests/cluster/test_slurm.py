@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_trainer.comm.choose import module_exists
+from hvd_trainer.comm.parts import module_exists
 from tests.cluster.conftest import Slurm
 from tests.harness import ROOT, missing
 

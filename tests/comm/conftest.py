@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hvd_trainer.comm.choose import module_exists
+from hvd_trainer.comm.parts import module_exists
 from tests.harness import Result, missing, run_ranks
 
 AT_ONCE = 2

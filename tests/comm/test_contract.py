@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_trainer.comm.choose import module_exists
+from hvd_trainer.comm.parts import module_exists
 from tests.comm import contract
 from tests.harness import missing, run_ranks
 
