@@ -237,6 +237,9 @@ class TorchCommunicator(Communicator):
         if not self.closed:
             super().close()
             dist.destroy_process_group()
+            # Gloo's threads end with the last reference to their group. One that still lets go of a tensor when Python ends
+            # would bring the process down, after a job that went well.
+            self._group = self._gathers = None
 
 
 def backends() -> frozenset[str]:
