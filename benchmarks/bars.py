@@ -119,15 +119,16 @@ def of_allreduces(record: Mapping[str, Any]) -> list[Verdict]:
 def of_sweep(record: Mapping[str, Any]) -> list[Verdict]:
     """Cost for each parameter from 10^5 to 10^8, and 10 against 1,000 tensors.
 
-    The cost is what ours takes more than compute-only. Where ours is faster, as it may be when it divides the update, there
-    is no cost, and nothing to compare: such sizes are left out of the first bar, which then needs two others.
+    The cost is what ours takes more than compute-only. What is judged is how far it grows beyond that of the smallest model: a
+    large one may have next to none, or less than none, because the update is divided. Where the smallest has none, there is nothing
+    to compare with.
     """
     found = []
-    costs = [cost["ns_per_param"] for name, cost in record["cost_over_compute"].items() if name.startswith("params-")]
-    positive = [cost for cost in costs if cost > 0]
-    if len(positive) > 1:
-        ratio = max(positive) / min(positive)
-        found.append(Verdict(f"largest / smallest cost a parameter, {len(positive)} of {len(costs)} sizes have one", COST_WITHIN, Spread(ratio, ratio, ratio), at_least=False))
+    costs = {cost["num_params"]: cost["ns_per_param"] for name, cost in record["cost_over_compute"].items() if name.startswith("params-")}
+    first = costs[min(costs)] if costs else 0.0
+    if first > 0 and len(costs) > 1:
+        ratio = max(costs.values()) / first
+        found.append(Verdict(f"largest cost a parameter / that of {min(costs):,}", COST_WITHIN, Spread(ratio, ratio, ratio), at_least=False))
     times = record["round_ms"]
     if all(OURS in times.get(name, {}) and LIMIT in times[name] for name in ("tensors-10", "tensors-1000")):
         few, many = times["tensors-10"], times["tensors-1000"]

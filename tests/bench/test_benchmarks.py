@@ -74,17 +74,19 @@ def test_what_failed_is_said(record):
 
 
 def sweep(ours, bound):
-    costs = {f"params-{name}": {"ns_per_param": value} for name, value in ours.items()}
+    costs = {f"params-{name}": {"num_params": int(float(name)), "ns_per_param": value} for name, value in ours.items()}
     times = {name: {"ours-mpi": [a], "compute": [b]} for (name, a), b in zip((("tensors-10", bound[0]), ("tensors-1000", bound[1])), bound[2:])}
     return {"cost_over_compute": costs, "round_ms": times}
 
 
-def test_costs_a_parameter_are_compared_where_there_are_any():
-    spread, tensors = bars.of_sweep(sweep({"1e5": 2.0, "1e6": -1.0, "1e7": 8.0}, (10.0, 30.0, 5.0, 10.0)))
-    assert spread.found.mid == 4.0 and spread.says == "missed" and "2 of 3" in spread.what
+def test_costs_a_parameter_are_compared_with_the_smallest_models():
+    growth, tensors = bars.of_sweep(sweep({"1e6": -1.0, "1e5": 2.0, "1e7": 8.0}, (10.0, 30.0, 5.0, 10.0)))
+    assert growth.found.mid == 4.0 and growth.says == "missed" and growth.what.endswith("100,000")
     assert tensors.found.mid == 1.5 and tensors.says == "missed"
-    (tensors,) = bars.of_sweep(sweep({"1e5": -2.0, "1e6": 1.0}, (10.0, 20.0, 5.0, 10.0)))
+    growth, tensors = bars.of_sweep(sweep({"1e5": 2.0, "1e6": -1.0, "1e8": 0.1}, (10.0, 20.0, 5.0, 10.0)))
+    assert growth.found.mid == 1.0 and growth.says == "met"
     assert tensors.found.mid == 1.0 and tensors.says == "met"
+    assert len(bars.of_sweep(sweep({"1e5": -2.0, "1e6": 1.0}, (10.0, 20.0, 5.0, 10.0)))) == 1  # nothing to compare with
 
 
 def test_what_compute_only_misses_too_is_said():

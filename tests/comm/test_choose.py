@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hvd_trainer.comm.choose import INSTALL_HOROVOD, Choice, choose
+from hvd_trainer.comm.choose import INSTALL_HOROVOD, choose
 from hvd_trainer.comm.launched import Launched
 from hvd_trainer.errors import ConfigError, MissingPartError
 
