@@ -29,6 +29,7 @@ def column(name: str, folder: Path) -> dict[str, float]:
     """Largest relative difference of each kind to one process, for one column of the table."""
     from tests.harness import run_ranks
 
+    folder.mkdir()
     launcher, ranks, env = COLUMNS[name]
     run_ranks(launcher, ranks, ["-m", "tests.multi.golden", "straight", folder], timeout_s=240, env=env).ok()
     return torch.load(folder / "models.pt")
