@@ -8,6 +8,7 @@ import torch
 
 from hvd_trainer.errors import LossError
 from hvd_trainer.optim.buckets import Bucket
+from hvd_trainer.optim.kernels import without_grad
 from hvd_trainer.optim.layout import view_like
 from hvd_trainer.optim.sole_owner import is_alone, references, references_of_a_lonely_one
 
@@ -80,11 +81,7 @@ class GradientPlaces:
             views.append(view)
             param.grad = view
         if grads:
-            if torch.is_grad_enabled():  # with create_graph=True: the buffers would join the graph
-                with torch.no_grad():
-                    torch._foreach_copy_(views, grads)
-            else:
-                torch._foreach_copy_(views, grads)
+            without_grad(torch._foreach_copy_, views, grads)  # the buffers must not join a graph, of a backward with create_graph=True
         self.versions[number] = self.flats[number]._version
         return is_complete
 
