@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -119,11 +120,14 @@ class Store:
 
     def _cannot_write(self, what: str, error: Exception) -> CheckpointError:
         no_room = isinstance(error, RuntimeError) or error.errno in (errno.ENOSPC, errno.EDQUOT)  # torch's own are RuntimeErrors
+        older = False
+        with contextlib.suppress(OSError):  # where even looking is not allowed
+            older = bool(self.complete())
         return CheckpointError(
             f"{what} cannot be written to {self.folder}: {error}",
             "a folder with write permission and room",
             (f"make room: df -h {self.folder}, quota" if no_room else "another folder, or permission to write there: ht.Checkpoint(folder)")
-            + ("; older checkpoints there are complete" if self.complete() else ""),
+            + ("; older checkpoints there are complete" if older else ""),
         )
 
     def _sweep(self) -> None:

@@ -54,7 +54,7 @@ class SameRates:
         everyone = comm.gather_objects([get_rate(group) for group in self._optimizer.param_groups], f"{name}.rates")
         held: dict[str, list[int]] = {}
         for rank, rates in enumerate(everyone):
-            held.setdefault(", ".join(f"{rate:.6g}" for rate in rates), []).append(rank)
+            held.setdefault(", ".join(map(repr, rates)), []).append(rank)
         shown = "; ".join(f"{rates} on rank {', '.join(map(str, ranks))}" for rates, ranks in held.items())
         raise CollectiveError(
             f"the ranks' learning rates differ at {comm.where}: {shown}; no parameter was changed",

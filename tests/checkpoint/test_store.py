@@ -146,6 +146,16 @@ def test_a_file_in_the_way(tmp_path, act, folder):
         act(Store(tmp_path / folder))
 
 
+def test_a_folder_that_may_not_even_be_looked_at(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.mkdir", refuse)
+    monkeypatch.setattr("pathlib.Path.is_dir", refuse)
+    with pytest.raises(CheckpointError, match=r"Permission denied(.|\n)*another folder, or permission"):
+        Store(tmp_path).prepare()
+
+
 def test_a_folder_that_may_not_be_written_is_found_before_training(tmp_path, monkeypatch):
     """Not by its permissions, which root does not heed."""
     Store(tmp_path / "a" / "b").prepare()

@@ -63,3 +63,15 @@ def test_a_scheduler_that_watches_its_own_rank_is_refused(size, way):
         return seen[-1] - w[-1].item()
 
     assert run_threads(3, rank_main) == [0.125] * 3
+
+
+def test_rates_that_look_alike_are_shown_in_full():
+    def rank_main(comm):
+        w = torch.nn.Parameter(torch.zeros(1))
+        opt = DistributedOptimizer(torch.optim.SGD([w], lr=0.3), comm, lr_scaling="none")
+        opt.param_groups[0]["lr"] = 0.1 + 0.2 if comm.rank else 0.3
+        opt.backward(Weighted(w.sum(), 1))
+        with pytest.raises(CollectiveError, match="0.3 on rank 0; 0.30000000000000004 on rank 1"):
+            opt.step()
+
+    run_threads(2, rank_main)
