@@ -124,7 +124,7 @@ class Reducer:
 
         Raises:
             LossError: gradients were changed between backward and here, where they are not averaged yet; or some ranks have
-                set one to None that others keep (on all ranks).
+                set one to None that others keep, or all ranks all of them (on all ranks).
         """
         places = self.places
         cleared = places.find_cleared(self._comm.where, self._num_sent)
@@ -140,9 +140,11 @@ class Reducer:
         sums = self.way.finish(replace(numbers, irregular=1.0) if is_irregular else numbers)
         self._num_sent, self.foreign, self._was_armed = 0, False, False
         places.used = None
-        if sums.irregular:
-            self._find_used(used or [True] * len(self.params), cleared)
-        places.next_set()
+        try:
+            if sums.irregular:
+                self._find_used(used or [True] * len(self.params), cleared)
+        finally:
+            places.next_set()  # as the way has done: after an error all ranks may throw the step away and go on
         return sums
 
     def _find_used(self, used: list[bool], cleared: list[int]) -> None:
@@ -163,6 +165,12 @@ class Reducer:
                     "set it to None on every rank, or DistributedOptimizer(..., overlap=False)",
                 )
         self.places.used = [count > 0 for count in num_used]
+        if cleared and not any(self.places.used):  # on all ranks: what was sent by any that kept it would count
+            raise LossError(
+                f"at {self._comm.where} no parameter has a gradient: all were set to None after backward, on every rank",
+                "gradients that stay until opt.step()",
+                "call opt.zero_grad() or model.zero_grad() only after opt.step(); opt.zero_grad() in place of it throws a step away",
+            )
         self._find_rows([i for i, (n, k) in enumerate(zip(num_used, num_sparse)) if k and n == k])
 
     def _find_rows(self, indices: list[int]) -> None:
@@ -194,8 +202,8 @@ class Reducer:
         return any(grad.is_sparse or bool(grad.count_nonzero()) for grad in grads)
 
     def holds_anything(self) -> bool:
-        """Whether a gradient is there."""
-        return any(param.grad is not None for param in self.params)
+        """Whether a gradient is there, or a bucket under way."""
+        return bool(self._num_sent) or any(param.grad is not None for param in self.params)
 
     def holds_gradients_of_another(self) -> bool:
         """Whether a gradient that is there now came from the backward of another optimizer's loss."""

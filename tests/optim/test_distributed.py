@@ -448,31 +448,39 @@ def test_a_gradient_that_all_ranks_clear_after_backward_is_none(overlap):
     assert run_threads(2, rank_main) == [expected] * 2
 
 
-def test_a_gradient_that_one_rank_clears_is_refused_on_all():
+@pytest.mark.parametrize("cleared", ["b", "ab"])
+def test_a_gradient_that_one_rank_clears_is_refused_on_all_which_may_then_go_on(cleared):
     def rank_main(comm):
         a, b = parameter(0.0), parameter(0.0)
         opt = wrap(sgd(a, b), comm)
-        opt.backward(Weighted((a + b).sum(), 1))
-        if comm.rank == 1:
-            b.grad = None
-        with pytest.raises(LossError, match="was set to None after backward on 1 of 2 ranks"):
-            opt.step()
+        for step in range(5):  # more than there are sets of buffers
+            opt.zero_grad()
+            opt.backward(Weighted((a + 2 * b).sum() * (1 + step + comm.rank), 1))
+            if step == 2 and comm.rank == 1:
+                for each in (a, b)["ab".index(cleared) :]:
+                    each.grad = None
+            with pytest.raises(LossError, match="was set to None after backward on 1 of 2 ranks") if step == 2 else contextlib.nullcontext():
+                opt.step()
         return a.item(), b.item()
 
-    assert run_threads(2, rank_main) == [(0.0, 0.0)] * 2
+    kept = sum(1.5 + step for step in (0, 1, 3, 4))
+    assert run_threads(2, rank_main) == [(-kept, -2 * kept)] * 2
 
 
-def test_all_gradients_cleared_after_backward_are_refused():
+def test_all_gradients_cleared_after_backward_are_refused_on_all_ranks_which_may_then_go_on():
     def rank_main(comm):
         w = parameter(0.0)
         opt = wrap(sgd(w), comm)
-        opt.backward(Weighted(w.sum(), 1))
-        w.grad = None
-        with pytest.raises(LossError, match="no parameter has a gradient"):
-            opt.step()
+        for step in range(5):
+            opt.zero_grad()
+            opt.backward(Weighted(w.sum() * (1 + step + comm.rank), 1))
+            if step == 2:
+                w.grad = None
+            with pytest.raises(LossError, match="no parameter has a gradient") if step == 2 else contextlib.nullcontext():
+                opt.step()
         return w.item()
 
-    assert run_threads(2, rank_main) == [0.0] * 2
+    assert run_threads(2, rank_main) == [-sum(1.5 + step for step in (0, 1, 3, 4))] * 2
 
 
 @pytest.mark.parametrize("size", [2, 3])
