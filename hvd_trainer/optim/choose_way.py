@@ -22,6 +22,7 @@ from hvd_trainer.optim.ways import COMPRESSIONS, Messages
 WAYS = ("auto", "shared", "messages")
 # Whoever chose another engine chose how gradients travel.
 AUTO_ENGINES = {"mpi"}
+AS_SAVED = "as before the checkpoint was saved"
 
 
 class WayChooser:
@@ -33,6 +34,7 @@ class WayChooser:
         compression: of messages: None, "bf16" or "fp16".
 
     Attributes:
+        saved: what was taken before a checkpoint was saved that was loaded since; it counts where nothing else is wanted.
         why: in words, after `open`.
         taken: "shared" or "messages", after `open`.
         node_sizes: ranks of each node, after `open`.
@@ -41,7 +43,7 @@ class WayChooser:
     def __init__(self, wanted: str, small: bool = True, compression: Optional[str] = None) -> None:
         check_choice("reduce_through", wanted, WAYS)
         check_choice("compression", compression, (None, *COMPRESSIONS))
-        self.wanted, self.why, self.taken = wanted, "", "messages"
+        self.wanted, self.saved, self.why, self.taken = wanted, "", "", "messages"
         self.node_sizes: list[int] = []
         self._is_required = wanted == "shared"
         self._small, self._compression = small, compression
@@ -103,7 +105,9 @@ class WayChooser:
         reason = self.obstacle(comm)
         if reason:
             return reason
-        if self.wanted == "auto" and comm.engine not in AUTO_ENGINES:
+        if self.wanted == "auto" and self.saved == "messages":
+            return AS_SAVED
+        if self.wanted == "auto" and not self.saved and comm.engine not in AUTO_ENGINES:
             return f"engine {comm.engine}"
         devices = {bucket.device.type for bucket in buckets} - {"cpu"}
         return obstacle(torch.device(devices.pop()) if devices else comm.device)

@@ -95,12 +95,18 @@ class CurrentReducer:
         self._updater.give_back()
         self._reduced = []
 
-    def keep_way(self, saved: str) -> None:
-        """Sum as before the checkpoint was saved, where nothing else was asked for: other sums round differently."""
+    def keep_way(self, saved: str) -> bool:
+        """Sum as before the checkpoint was saved, where nothing else was asked for: other sums round differently. A collective.
+
+        Returns:
+            Whether gradients take another way from here on.
+        """
         ways = self._ways
-        if ways.wanted == "auto" and saved != ways.taken and (saved == "messages" or not ways.obstacle(self._comm)):
-            ways.wanted = saved
-            self._reduced = []
+        if ways.wanted != "auto" or saved == ways.taken or (saved == "shared" and ways.obstacle(self._comm)):
+            return False
+        ways.saved, self._reduced = saved, []
+        self.find()
+        return True
 
     def observe_norms(self, observer: NormsObserver) -> None:
         """See `DistributedOptimizer.add_norms_observer`."""

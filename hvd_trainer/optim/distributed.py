@@ -252,11 +252,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
             reduce_through=self._ways.taken,
             node_sizes=self._ways.node_sizes,
             rule=self._rule.state_dict() if isinstance(self._rule, AdaScale) else None,
+            update_by=self._updater.saved,
         )
         return saved.beside(self.optimizer.state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state_dict of this class or of a plain optimizer; schedulers stay attached.
+        """Load a state_dict of this class or of a plain optimizer, the same on all ranks; schedulers stay attached. A collective.
 
         Rates that were scaled when they were saved keep that scale (the recipe of the first start, whatever the number
         of ranks now); rates from a plain optimizer are scaled as at wrapping.
@@ -380,5 +381,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._window.nominal_weight = saved.nominal_weight
         if saved.reference_batch is not None:
             self.reference_batch = Fraction(saved.reference_batch)
-        self._current.keep_way(saved.reduce_through or self._ways.taken)
+        self._updater.keep(saved.update_by)
+        # One rank alone has summed nothing: there is no way to keep.
+        if self._current.keep_way(saved.reduce_through if saved.reduce_through and saved.num_ranks > 1 else self._ways.taken):
+            say(f"resumed: {self.describe_reduction()}", rank=self.comm.rank)
         self._ways.compare_nodes(vars(saved), self.comm)

@@ -21,6 +21,7 @@ class SavedState:
         reduce_through: "shared" or "messages"; None in checkpoints from before there was a choice.
         node_sizes: ranks of each node; None likewise.
         rule: the state of a scaling rule that has one.
+        update_by: "tensors" where each rank updated all parameters tensor by tensor though it need not from the start; else None.
     """
 
     steps_done: int
@@ -31,6 +32,7 @@ class SavedState:
     reduce_through: Optional[str] = None
     node_sizes: Optional[list[int]] = None
     rule: Optional[dict[str, Any]] = None
+    update_by: Optional[str] = None
 
     def beside(self, theirs: dict[str, Any]) -> dict[str, Any]:
         """The held optimizer's state_dict with one more key, which a plain optimizer ignores when it loads it."""

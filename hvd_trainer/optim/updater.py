@@ -14,7 +14,7 @@ from hvd_trainer.comm.api import Communicator
 from hvd_trainer.errors import ConfigError
 from hvd_trainer.log import say
 from hvd_trainer.optim import step_errors
-from hvd_trainer.optim.choose_way import WayChooser, check_choice
+from hvd_trainer.optim.choose_way import AS_SAVED, WayChooser, check_choice
 from hvd_trainer.optim.clip import check_limit, clip_norm_, clip_value_
 from hvd_trainer.optim.flat_refusal import refusal
 from hvd_trainer.optim.flat_update import FlatUpdate
@@ -113,6 +113,22 @@ class Updater:
             self._reducer.way.wants_squares = False
             say(f"hvd_trainer: from {self._comm.where} on each rank updates all parameters ({reason})", rank=self._comm.rank)
         self._describe(reason)
+
+    @property
+    def saved(self) -> Optional[str]:
+        """What a checkpoint says of it: "tensors" where that was asked for, or became necessary; else None."""
+        return "tensors" if self._wanted == "tensors" else None
+
+    def keep(self, saved: Optional[str]) -> None:
+        """Update as before the checkpoint was saved, where nothing else was asked for: the other way rounds differently.
+
+        Args:
+            saved: the same on all ranks.
+        """
+        if saved == "tensors" and self._wanted == "auto":
+            if self.flat is not None:
+                self.stop(AS_SAVED)
+            self._wanted = "tensors"
 
     def give_back(self) -> None:
         """Parameters and state become each rank's own."""
