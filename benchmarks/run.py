@@ -24,6 +24,7 @@ from hvd_trainer.bench import columns, plot, record, rounds, scaling, stats, sum
 from hvd_trainer.bench.columns import Column  # noqa: E402
 from hvd_trainer.bench.start import Ended  # noqa: E402
 from hvd_trainer.cli.bench_place import Place, short_paths  # noqa: E402
+from hvd_trainer.errors import HvdTrainerError  # noqa: E402
 
 PARTS = ("step", "sweep", "allreduce", "scale")
 PEER_LINE = "torchrun-peers"
@@ -233,4 +234,7 @@ def draw(part: str, path: Path, rows: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except HvdTrainerError as error:  # what was asked for cannot be: no traceback
+        sys.exit(f"benchmarks/run.py: {type(error).__name__}: {error}")

@@ -23,6 +23,13 @@ def check_wrappable(optimizer: Any, wrapper: type) -> None:
             "an optimizer that takes one gradient a step",
             "LBFGS evaluates the loss again inside step(closure), on this rank alone; use SGD, AdamW, ...",
         )
+    for number, group in enumerate(optimizer.param_groups):
+        if not isinstance(group.get("lr"), (int, float, torch.Tensor)):
+            raise ConfigError(
+                f"{type(optimizer).__name__} has lr={group.get('lr')!r} in param group {number}",
+                "a number or a tensor: it is what scaling and warm-up multiply",
+                'give the optimizer an "lr" (1.0 for one that finds its own rate) and lr_scaling="none"',
+            )
 
 
 def check_no_scheduler(optimizer: torch.optim.Optimizer, factor: float) -> None:

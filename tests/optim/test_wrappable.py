@@ -27,6 +27,15 @@ def test_what_cannot_be_wrapped(given, words):
         DistributedOptimizer(given(), SingleCommunicator())
 
 
+@pytest.mark.parametrize("rate", [{}, {"lr": None}, {"lr": "0.1"}], ids=str)
+def test_an_optimizer_without_a_rate_is_told_so(rate):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    del optimizer.param_groups[0]["lr"]
+    optimizer.param_groups[0].update(rate)
+    with pytest.raises(ConfigError, match=r"SGD has lr=.* in param group 0(.|\n)*lr_scaling"):
+        check_wrappable(optimizer, DistributedOptimizer)
+
+
 def test_a_torch_optimizer_can():
     check_wrappable(make()[1], DistributedOptimizer)
 
