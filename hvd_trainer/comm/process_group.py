@@ -17,6 +17,7 @@ from hvd_trainer import env
 from hvd_trainer.comm import guard, half_floats, mpi, rendezvous, staging, topology
 from hvd_trainer.comm.api import Communicator, Pending, Topology
 from hvd_trainer.comm.launched import Launched
+from hvd_trainer.comm.parts import first_line
 from hvd_trainer.comm.relay import Relay
 from hvd_trainer.comm.watchdog import Watchdog, timeout_error
 from hvd_trainer.errors import CollectiveError, ConfigError, StartError
@@ -87,7 +88,7 @@ class TorchCommunicator(Communicator):
             dist.init_process_group(kinds, rank=self.rank, world_size=self.size, timeout=limit, **where)
             self._group = self._new_group(kinds)
         except (RuntimeError, ValueError, OSError) as error:
-            text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            text = first_line(error)
             late = any(word in text.lower() for word in ("timed out", "timeout", "clients")) and "refused" not in text
             if late:
                 given = f"not all ranks came to {init_method} within {self.timeout_s:g} s"
@@ -216,7 +217,7 @@ class TorchCommunicator(Communicator):
 
     def _explain(self, kind: str, name: str, error: Exception) -> CollectiveError:
         """torch's messages name neither rank nor tensor."""
-        text = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        text = first_line(error)
         if "timed out" in text.lower() or "timeout" in text.lower():
             return timeout_error(kind, name, self.timeout_s, guard.who(self), self.where)
         given = f"{guard.who(self)}: {kind} {name!r} failed at {self.where}"

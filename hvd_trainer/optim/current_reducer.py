@@ -95,14 +95,17 @@ class CurrentReducer:
         self._updater.give_back()
         self._reduced = []
 
-    def keep_way(self, saved: str) -> bool:
+    def keep_way(self, saved: Optional[str]) -> bool:
         """Sum as before the checkpoint was saved, where nothing else was asked for: other sums round differently. A collective.
+
+        Args:
+            saved: "shared" or "messages"; None where the checkpoint says nothing of it.
 
         Returns:
             Whether gradients take another way from here on.
         """
         ways = self._ways
-        if ways.wanted != "auto" or saved == ways.taken or (saved == "shared" and ways.obstacle(self._comm)):
+        if ways.wanted != "auto" or saved in (None, ways.taken) or (saved == "shared" and ways.obstacle(self._comm)):
             return False
         ways.saved, self._reduced = saved, []
         self.find()

@@ -252,7 +252,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             reduce_through=self._ways.taken,
             node_sizes=self._ways.node_sizes,
             rule=self._rule.state_dict() if isinstance(self._rule, AdaScale) else None,
-            update_by=self._updater.saved,
+            update_by=self._updater.to_save,
         )
         return saved.beside(self.optimizer.state_dict())
 
@@ -383,6 +383,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self.reference_batch = Fraction(saved.reference_batch)
         self._updater.keep(saved.update_by)
         # One rank alone has summed nothing: there is no way to keep.
-        if self._current.keep_way(saved.reduce_through if saved.reduce_through and saved.num_ranks > 1 else self._ways.taken):
+        if self._current.keep_way(saved.reduce_through if saved.num_ranks > 1 else None):
             say(f"resumed: {self.describe_reduction()}", rank=self.comm.rank)
         self._ways.compare_nodes(vars(saved), self.comm)

@@ -165,7 +165,8 @@ class Reducer:
                     "set it to None on every rank, or DistributedOptimizer(..., overlap=False)",
                 )
         self.places.used = [count > 0 for count in num_used]
-        if cleared and not any(self.places.used):  # on all ranks: what was sent by any that kept it would count
+        # Asked of the sums, so that a rank without data errs with the others.
+        if not any(self.places.used) and any(count >= above for count in flags[: len(used)]):
             raise LossError(
                 f"at {self._comm.where} no parameter has a gradient: all were set to None after backward, on every rank",
                 "gradients that stay until opt.step()",

@@ -115,7 +115,7 @@ class Updater:
         self._describe(reason)
 
     @property
-    def saved(self) -> Optional[str]:
+    def to_save(self) -> Optional[str]:
         """What a checkpoint says of it: "tensors" where that was asked for, or became necessary; else None."""
         return "tensors" if self._wanted == "tensors" else None
 

@@ -483,6 +483,19 @@ def test_all_gradients_cleared_after_backward_are_refused_on_all_ranks_which_may
     assert run_threads(2, rank_main) == [-sum(1.5 + step for step in (0, 1, 3, 4))] * 2
 
 
+def test_a_rank_without_data_errs_with_those_that_cleared_all():
+    def rank_main(comm):
+        w = parameter(0.0)
+        opt = wrap(sgd(w), comm)
+        opt.backward(Weighted(w.sum(), 1) if comm.rank == 0 else None)
+        w.grad = None
+        with pytest.raises(LossError, match="no parameter has a gradient"):
+            opt.step()
+        return w.item()
+
+    assert run_threads(2, rank_main) == [0.0] * 2
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_rate_that_is_another_on_one_rank_is_refused_on_all(size):
     def rank_main(comm):
